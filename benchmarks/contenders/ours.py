@@ -49,7 +49,7 @@ class Check:
 
 class Ours:
     def __init__(self, settings: ContenderSettings) -> None:
-        self._terms = settings
+        self._settings = settings
         self._keys = itertools.count()
         self._orders = new_orders(1 if settings.stub_transport else 500)
         hooks: list[PreflightHook] = [
@@ -71,7 +71,7 @@ class Ours:
 
     async def create(self, number: int) -> Order:
         order = self._orders[number % len(self._orders)]
-        key = f"payment-{next(self._keys)}" if self._terms.caller_keys else None
+        key = f"payment-{next(self._keys)}" if self._settings.caller_keys else None
         return await self.client.create_order(order, key=key)
 
 

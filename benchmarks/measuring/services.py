@@ -40,7 +40,7 @@ HOLD_SECONDS = 0.3
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-# --- in the benchmark's process ------------------------------------------------------------------
+# --- in the benchmark's process -------------------------------------------------------------------
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""The CPU cost of one order, against the other clients."""
+"""The CPU cost of `create_order`: against other clients, by part, and with a durable journal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONCURRENCY = 32
 WHAT = f"CPU of `create_order`, {CONCURRENCY} at once"
 GOALS = {
     BARE: (WHAT, "bare aiohttp: post bytes, read bytes", "<= 1.6"),
-    HANDWRITTEN: ("the same", "aiohttp + tenacity by hand, dicts", "<= 0.95"),
+    HANDWRITTEN: ("the same", "handwritten client: aiohttp + tenacity, dicts", "<= 0.95"),
     TREASURY: ("the same", "Modern Treasury's async SDK", "<= 0.15"),
     STRIPE: ("the same", "Stripe's async SDK", "<= 0.08"),
 }
@@ -34,13 +34,13 @@ ON_UVLOOP = ("the same, both on uvloop", "bare aiohttp on uvloop", "<= 1.7")
 
 
 SIMILAR_COST = (BARE, HANDWRITTEN)
-"""Contenders whose cost is so close to ours that one process is not enough to compare."""
+"""Contenders whose cost is so close to ours that one process each is not enough."""
 
 HIGHER_COST = (HTTPX, TREASURY, STRIPE)
 
 
 def measure_create(size: RunSize) -> AreaResult:
-    """Create orders with all contenders in interleaved rounds, each in its own process."""
+    """Compare all contenders in interleaved rounds, each in its own process."""
     left_out: list[str] = []
     core, service_core = machine.pick_cores()
     with run_service("raw", core=service_core) as remote:
@@ -66,7 +66,9 @@ def measure_create(size: RunSize) -> AreaResult:
 def _measure_in_new_processes(
     names: Iterable[str], settings: ContenderSettings, size: RunSize, left_out: list[str], *, core: int | None
 ) -> dict[str, list[Sample]]:
-    """Short rounds in new processes, since one process costs up to a tenth more than another by chance."""
+    """Take short samples in several successive processes.
+
+    One process may need up to a tenth more CPU than another by chance."""
     short = attrs.evolve(size, sample_seconds=size.sample_seconds / 4)
     results: dict[str, list[Sample]] = {}
     for number in range(size.restarts):
@@ -107,24 +109,24 @@ def _table(samples: dict[str, list[Sample]], shares: dict[str, float]) -> Table:
         )
         for name, rounds in samples.items()
     ]
-    head = ("contender", "CPU, µs an order", "least", "orders/s", f"{OURS} / it")
+    head = ("contender", "CPU, µs per order", "minimum", "orders/s", f"{OURS} / this")
     note = (
-        f"Medians of the rounds; {HTTPX} retries nothing. The two SDKs read the same 8.6 KB order, "
-        "which is not of their own models' shape."
+        f"Medians of the rounds. {HTTPX} does not retry. The two SDKs read the same 8.6 KB order, "
+        "which does not match their own models."
     )
-    return Table(f"One order, {CONCURRENCY} at once, by contender", head, rows, note)
+    return Table(f"One order, by contender, concurrency {CONCURRENCY}", head, rows, note)
 
 
 # --- profile --------------------------------------------------------------------------------------
 
 PROFILE_SAMPLES = 6
-"""Of a profiled turn for one that is measured: samples are few, and shares want many."""
+"""The duration of the profile, in samples: accurate shares need many stack samples."""
 
 
 def measure_profile(size: RunSize) -> AreaResult:
-    """Measure what an order costs without a profiler, then share that out by where samples were seen."""
+    """Measure the cost of an order without a profiler, then divide it by the shares in a profile."""
     if not hasattr(signal, "setitimer"):
-        return AreaResult("profile", left_out=["profile: this system has no interval timers"])
+        return AreaResult("profile", left_out=["profile: this operating system has no interval timers"])
     core, service_core = machine.pick_cores()
     with run_service("raw", core=service_core) as remote:
         settings = ContenderSettings(base_url=remote.base_url, token=remote.token)
@@ -153,13 +155,13 @@ def _profile_result(costs: dict[str, float], profile: dict[str, float]) -> AreaR
     rows = [(part, f"{100 * share:.1f} %", f"{share * costs[OURS]:,.1f}") for part, share in shares.items()]
     rows.append(("all", "100 %", f"{costs[OURS]:,.1f}"))
     note = (
-        f"Sampled over {total:.1f} s of processor time, each piece told of the innermost frame of the "
-        "package or of aiohttp; what C code takes is its caller's. "
-        f"Bare aiohttp needs {costs[BARE]:,.1f} µs for the same exchange, all in all. "
+        f"Sampled over {total:.1f} s of CPU time, which is attributed to the innermost frame of the package "
+        "or of aiohttp. The time of C code counts for its caller. "
+        f"Bare aiohttp needs {costs[BARE]:,.1f} µs in total for the same exchange. "
         "There is no observer, so each event costs one check."
     )
     table = Table(
-        f"Where the time of one `create_order` goes, {CONCURRENCY} at once",
+        f"Where the time of one `create_order` goes, concurrency {CONCURRENCY}",
         ("part", "share", "µs"),
         rows,
         note,
@@ -175,44 +177,37 @@ JOURNAL_TIMEOUT = 240.0
 
 
 def measure_journal(size: RunSize) -> AreaResult:
-    """Run the program with the two journals, and without growth."""
+    """Run `python -m benchmarks journal` with two journals, and without measuring growth."""
     with tempfile.TemporaryDirectory(prefix="journal-") as directory:
         file = Path(directory) / "figures.json"
         command = [sys.executable, "-m", "benchmarks", "journal", f"--rounds={size.rounds}"]
-        command += [
-            f"--orders={size.orders_per_sample}",
-            "--growth=0",
-            "--concurrency",
-            str(GOAL_CONCURRENCY),
-        ]
+        command += [f"--orders={size.orders_per_sample}", "--growth=0", f"--concurrency={GOAL_CONCURRENCY}"]
         command += ["--server=raw", "--journals", MEMORY, SQLITE, f"--json={file}"]
-        subprocess.run(  # noqa: S603 - a module of ours
+        subprocess.run(  # noqa: S603 - our own module
             command, cwd=machine.ROOT, capture_output=True, timeout=JOURNAL_TIMEOUT, check=True
         )
-        samples = json.loads(file.read_text(encoding="utf-8"))
-    return _journal_result(samples)
+        report = json.loads(file.read_text(encoding="utf-8"))
+    return _journal_result(report)
 
 
-def _journal_result(samples: dict[str, Any]) -> AreaResult:
-    waits = {contender["journal"]: contender for contender in samples["waits"]}
+def _journal_result(report: dict[str, Any]) -> AreaResult:
+    waits = {speed["journal"]: speed for speed in report["waits"]}
     rows = [
         (
-            contender["journal"],
-            f"{contender['rate']:,.0f}",
-            f"{contender['ratio']:.2f}",
-            f"{contender['cpu_cost'] * 1e6:,.0f}",
-            f"{waits[contender['journal']]['p50'] * 1e3:.2f}",
-            f"{waits[contender['journal']]['p99'] * 1e3:.2f}",
+            speed["journal"],
+            f"{speed['rate']:,.0f}",
+            f"{speed['ratio']:.2f}",
+            f"{speed['cpu_cost'] * 1e6:,.0f}",
+            f"{waits[speed['journal']]['p50'] * 1e3:.2f}",
+            f"{waits[speed['journal']]['p99'] * 1e3:.2f}",
         )
-        for contender in samples["speeds"]
+        for speed in report["speeds"]
     ]
-    head = ("journal", "orders/s", f"of {MEMORY}", "CPU, µs an order", "waits p50, ms", "p99")
-    table = Table(f"Journals, {GOAL_CONCURRENCY} at once, against the raw service", head, rows)
-    shares = {contender["journal"]: contender["ratio"] for contender in samples["speeds"]}
-    what = f"orders a second with SQLiteJournal, {GOAL_CONCURRENCY} at once"
-    note = f"a page is on the disk in {samples['about']['fsync_ms']} ms"
+    head = ("journal", "orders/s", f"of {MEMORY}", "CPU, µs per order", "wait p50, ms", "p99")
+    table = Table(f"Journals with the raw service, concurrency {GOAL_CONCURRENCY}", head, rows)
+    shares = {speed["journal"]: speed["ratio"] for speed in report["speeds"]}
+    what = f"orders per second with SQLiteJournal, concurrency {GOAL_CONCURRENCY}"
+    note = f"an fsync takes {report['about']['fsync_ms']} ms"
     goal = Goal(what, "with MemoryJournal", ">= 0.65", shares[SQLITE], note)
-    figures = {
-        f"journal: {contender['journal']}, orders/s": contender["rate"] for contender in samples["speeds"]
-    }
+    figures = {f"journal: {speed['journal']}, orders/s": speed["rate"] for speed in report["speeds"]}
     return AreaResult("journal", [goal], [table], figures)

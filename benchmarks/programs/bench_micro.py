@@ -1,4 +1,4 @@
-"""Reading an order from bytes, and writing one."""
+"""Small operations: decode and encode an order, and import the package."""
 
 from __future__ import annotations
 
@@ -29,34 +29,30 @@ from transfer_async._converters import converter
 
 PYDANTIC, EXACT = "decode: pydantic", "decode: pydantic, every digit"
 STRICT, ALL = "decode: transfer_async, strict", "decode: transfer_async, all of it"
-NAMES = (
-    *(STRICT, ALL, PYDANTIC, EXACT, "decode: json.loads"),
-    *("encode: transfer_async", "encode: pydantic", "encode: json.dumps"),
-)
 GOALS = {
-    STRICT: "reading the order, the strict part, as a call does",
-    ALL: "reading the order, all of it",
+    STRICT: "decode the strict fields of an order, as a call does",
+    ALL: "decode the whole order",
 }
 
 _NOTE = (
-    "pydantic's `model_validate_json` reads JSON numbers through float, so that 12345678901234567.89 "
-    "loses its last digits; with every digit kept, the standard library decodes for it."
+    "pydantic's `model_validate_json` parses JSON numbers as floats: 12345678901234567.89 loses its last "
+    "digits. To keep every digit, the standard library parses the JSON first."
 )
 
 
 def measure_decode(size: RunSize) -> AreaResult:
     """Measure all cases in interleaved rounds."""
     left_out: list[str] = []
-    samples = measure_cases(NAMES, size.slow_rounds, left_out)
+    samples = measure_cases(CASES, size.slow_rounds, left_out)
     goals = []
     for name, what in GOALS.items():
         share, note = None, "not installed"
         if {name, PYDANTIC, EXACT} <= samples.keys():
             share = ratio(samples[name], samples[EXACT], float)
-            note = f"{ratio(samples[name], samples[PYDANTIC], float):.2f} of pydantic that loses digits"
-        goals.append(Goal(what, "pydantic 2 that keeps every digit", "<= 0.8", share, note))
+            note = f"{ratio(samples[name], samples[PYDANTIC], float):.2f} of pydantic with floats"
+        goals.append(Goal(what, "pydantic 2, keeping every digit", "<= 0.8", share, note))
     rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in samples.items()]
-    title = "Bytes and models, an order of 8.6 KB"
+    title = "Decode and encode an order of 8.6 KB"
     tables = [Table(title, ("case", "µs"), rows, _NOTE)] if rows else []
     figures = {f"{name}, µs": median_of(rounds, float) * 1e6 for name, rounds in samples.items()}
     return AreaResult("decode", goals, tables, figures, left_out)
@@ -67,11 +63,11 @@ def measure_decode(size: RunSize) -> AreaResult:
 LOOPS = 1_000
 VALUES = 3
 TIMEOUT = 60.0
-"""Seconds, at most, for one turn."""
+"""The timeout for one sample, in seconds."""
 
 
 def measure_cases(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
-    """The seconds of each case, a median for each round; who cannot be had is left out."""
+    """Return the median seconds of each case in each round. Unavailable cases are left out."""
     with tempfile.TemporaryDirectory(prefix="micro-") as directory:
         samplers = {}
         for case in cases:
@@ -83,20 +79,20 @@ def measure_cases(cases: Iterable[str], rounds: int, left_out: list[str]) -> dic
 
 
 def _missing(case: str) -> str | None:
-    """The module of the group `bench` that a case needs and that is not installed."""
+    """Return the name of a package that the case needs and that is not installed."""
     needed = ("pyperf", "pydantic") if "pydantic" in case else ("pyperf",)
     return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
 
 def _sample(case: str, directory: Path) -> float:
-    import pyperf  # type: ignore[import-untyped] # in the group `bench`
+    import pyperf  # type: ignore[import-untyped] # in the dependency group `bench`
 
     file = directory / "turn.json"
     file.unlink(missing_ok=True)
     core, _ = machine.pick_cores()
     command = [sys.executable, "-m", "benchmarks.programs.bench_micro", case, "--quiet", f"--output={file}"]
     command += [] if core is None else [f"--affinity={core}"]
-    done = subprocess.run(  # noqa: S603 - a module of ours
+    done = subprocess.run(  # noqa: S603 - our own module
         command, cwd=machine.ROOT, capture_output=True, encoding="utf-8", timeout=TIMEOUT, check=False
     )
     if done.returncode:
@@ -105,7 +101,7 @@ def _sample(case: str, directory: Path) -> float:
 
 
 def main() -> None:
-    """Measure one case; the arguments are pyperf's, after the case's name."""
+    """Measure one case: the arguments are its name and pyperf's options."""
     import pyperf
 
     def add_case_argument(command: list[str], options: argparse.Namespace) -> None:
@@ -132,46 +128,46 @@ FIELDS: dict[str, Any] = next(order_fields())
 
 
 def decode_strict() -> object:
-    """What a call reads: all that money hangs on, and the rest left to be read when looked at."""
+    """Decode the fields that are validated strictly. The other fields are decoded on access."""
     return converter.read_answer(ANSWER)
 
 
 def decode_all() -> object:
-    """All of it, at once: one look at a loose field reads the rest."""
+    """Decode everything: accessing one of the other fields decodes them all."""
     return Order.from_json(ANSWER).user
 
 
 def decode_json() -> object:
-    """The standard library, into dicts, numbers through float: for scale only."""
+    """Decode into dicts and floats with the standard library, as a reference."""
     return json.loads(ANSWER)
 
 
 def decode_pydantic() -> Case:
-    """pydantic 2, the same shape."""
+    """Decode into the same models with pydantic 2, which parses numbers as floats."""
     from benchmarks.contenders.pydantic_models import PydanticOrder
 
     return lambda: PydanticOrder.model_validate_json(ANSWER)
 
 
 def decode_pydantic_exact() -> Case:
-    """pydantic 2 as it has to be used where digits count: by itself it reads numbers through float."""
+    """Decode with pydantic 2 and keep every digit."""
     from benchmarks.contenders.pydantic_models import PydanticOrder
 
     return lambda: PydanticOrder.model_validate(json.loads(ANSWER, parse_float=Decimal))
 
 
 def encode_ours() -> object:
-    """A checked order, as bytes."""
+    """Encode a validated order."""
     return ORDER.to_json()
 
 
 def encode_json() -> object:
-    """The standard library, from a dict of strings: for scale only."""
+    """Encode a dict of strings with the standard library, as a reference."""
     return json.dumps(FIELDS, default=str).encode()
 
 
 def encode_pydantic() -> Case:
-    """pydantic 2, from a validated model."""
+    """Encode a validated model with pydantic 2."""
     from benchmarks.contenders.pydantic_models import PydanticNewOrder
 
     order = PydanticNewOrder.model_validate(FIELDS)
@@ -179,35 +175,35 @@ def encode_pydantic() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "decode: transfer_async, strict": lambda: decode_strict,
-    "decode: transfer_async, all of it": lambda: decode_all,
-    "decode: pydantic": decode_pydantic,
-    "decode: pydantic, every digit": decode_pydantic_exact,
+    STRICT: lambda: decode_strict,
+    ALL: lambda: decode_all,
+    PYDANTIC: decode_pydantic,
+    EXACT: decode_pydantic_exact,
     "decode: json.loads": lambda: decode_json,
     "encode: transfer_async": lambda: encode_ours,
     "encode: pydantic": encode_pydantic,
     "encode: json.dumps": lambda: encode_json,
 }
-"""How each case is made ready."""
+"""For each case, a function that prepares it and returns the function to measure."""
 
 
 # --- imports --------------------------------------------------------------------------------------
 
 IMPORTS = ("pass", "import aiohttp", "import aiohttp, transfer_async")
-"""What a process of its own does, and nothing else."""
+"""The code that a new process runs."""
 
 STARTS_PER_ROUND = 8
-"""Of each, for one round elsewhere: a start is short, and the machine's speed drifts from one to the next."""
+"""How often each round of the suite starts each process: a start is short, and the machine's speed drifts."""
 
 EXTRAS = ("asyncpg", "rapidfuzz", "rich", "typer", "faststream", "opentelemetry", "pydantic", "pytest")
-"""What a caller that wants none of it must not pay for."""
+"""Packages that must not be imported with `transfer_async`."""
 
 _LIST_MODULES = "import json, sys, transfer_async; print(json.dumps([*sys.modules]))"
 
 
 def extras_imported() -> list[str]:
-    """The extras that are imported with the package, wanted or not."""
-    done = subprocess.run(  # noqa: S603 - a line of ours
+    """Return the extras that ``import transfer_async`` imports."""
+    done = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-c", _LIST_MODULES], cwd=machine.ROOT, capture_output=True, timeout=60, check=True
     )
     modules = json.loads(done.stdout)
@@ -221,7 +217,7 @@ def _seconds(line: str) -> float:
 
 
 def measure_imports(size: RunSize) -> AreaResult:
-    """Measure whole processes in turn; their differences are the imports."""
+    """Measure whole processes in interleaved rounds. The differences are the imports."""
     extras = extras_imported()
     none = Goal("extras imported with `transfer_async`", "none", "<= 0", len(extras), ", ".join(extras))
     starts = {line: partial(_seconds, line) for line in IMPORTS}
@@ -231,7 +227,7 @@ def measure_imports(size: RunSize) -> AreaResult:
     ours = 1e3 * median_of(rounds, lambda round_: round_[2] - round_[1])
     share = median_of(rounds, lambda round_: (round_[2] - round_[1]) / (round_[1] - round_[0]))
     what, against = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
-    rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of it", f"{ours:.1f}")]
+    rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of aiohttp", f"{ours:.1f}")]
     return AreaResult(
         "import",
         [Goal(what, against, "<= 0.4", share), none],

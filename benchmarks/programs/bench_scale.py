@@ -1,4 +1,4 @@
-"""The cost of an order as the load grows: more concurrent orders, more hooks, more orders before it."""
+"""The cost of an order as the load grows: more concurrent orders, hooks or previous orders."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from benchmarks.measuring.samples import RunSize, Sample, interleave_blocking, m
 from benchmarks.measuring.services import run_service
 
 BASE_CONCURRENCY = 64
-"""The concurrency that keeps the loop busy: above it, the cost should stay constant."""
+"""A concurrency that keeps the event loop busy. Above it, the cost should stay constant."""
 
 HOOKS = (1, 2, 4, 8)
 CONCURRENCY = 32
 TIMEOUT = 120.0
 MAX_SECONDS = 180.0
-"""When a process that goes on for long stops, however much was still to be done."""
+"""The maximum duration of a long-running process, in seconds."""
 
 
 def measure_scale(size: RunSize) -> AreaResult:
-    """Measure all three."""
+    """Measure the cost with more concurrent orders, with more hooks and in a long-running process."""
     parts = [_measure_concurrency(size), _measure_hooks(size), _measure_long_runs(size)]
     return AreaResult(
         "scale",
@@ -43,7 +43,7 @@ def _cpu(sample: Sample) -> float:
     return sample.cpu_cost
 
 
-# --- more at once -------------------------------------------------------------------------------
+# --- concurrency ----------------------------------------------------------------------------------
 
 
 def _measure_concurrency(size: RunSize) -> AreaResult:
@@ -74,25 +74,25 @@ def _measure_concurrency(size: RunSize) -> AreaResult:
         "scale",
         [
             Goal(
-                f"cost of an order, {highest:,} at once",
-                f"itself, {BASE_CONCURRENCY} at once",
+                f"cost of an order, concurrency {highest:,}",
+                f"the same, concurrency {BASE_CONCURRENCY}",
                 "<= 1.25",
                 growth[OURS],
             ),
             Goal(
-                "the growth of that cost",
-                "the growth of bare aiohttp's",
+                "the increase of that cost",
+                "the increase with bare aiohttp",
                 "<= 1.1",
                 growth[OURS] / growth[BARE],
-                f"bare aiohttp's: {growth[BARE]:.2f}",
+                f"bare aiohttp: {growth[BARE]:.2f}",
             ),
         ],
-        [Table("More at once", ("at once", "µs of CPU an order", "bare aiohttp"), rows)],
+        [Table("Concurrency", ("concurrency", "CPU, µs per order", "bare aiohttp"), rows)],
         {f"scale: {level} at once, µs of CPU": costs[f"{OURS}, {level}"] for level in concurrency_levels},
     )
 
 
-# --- more hooks ---------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------
 
 
 def _measure_hooks(size: RunSize) -> AreaResult:
@@ -112,35 +112,35 @@ def _measure_hooks(size: RunSize) -> AreaResult:
     max_deviation = max(abs(cost / fit(hooks) - 1) for hooks, cost in costs.items())
     rows = [(hooks, f"{cost:,.1f}", f"{fit(hooks):,.1f}") for hooks, cost in costs.items()]
     goal = Goal(
-        f"cost with 1 to {HOOKS[-1]} hooks: distance from a straight line",
+        f"cost with 1 to {HOOKS[-1]} hooks: deviation from a linear fit",
         "itself",
         "<= 0.1",
         max_deviation,
-        f"{fit(2) - fit(1):.1f} µs a hook",
+        f"{fit(2) - fit(1):.1f} µs per hook",
     )
-    head = ("hooks", "µs of CPU an order", "on the line")
-    table = Table("More hooks, the transport stubbed", head, rows)
+    head = ("hooks", "CPU, µs per order", "linear fit")
+    table = Table("Hooks, with a stubbed transport", head, rows)
     return AreaResult("scale", [goal], [table], {"scale: one more hook, µs of CPU": fit(2) - fit(1)})
 
 
 def linear_fit(points: dict[int, float]) -> Callable[[float], float]:
-    """The straight line that is nearest to the points."""
+    """Fit a straight line to the points by least squares."""
     count = len(points)
     x, y = sum(points) / count, sum(points.values()) / count
     slope = sum((at - x) * (value - y) for at, value in points.items()) / sum((at - x) ** 2 for at in points)
     return lambda at: y + slope * (at - x)
 
 
-# --- more done ----------------------------------------------------------------------------------
+# --- long-running processes -----------------------------------------------------------------------
 
 
 @frozen
 class KeySource:
-    """One way of going on for long.
+    """Where the idempotency keys come from.
 
     Args:
-        name: of it.
-        caller_keys: whether the caller gives a key for each order.
+        name: the name for reports.
+        caller_keys: whether the caller supplies a key with each order.
     """
 
     name: str
@@ -148,13 +148,13 @@ class KeySource:
 
 
 KEY_SOURCES = (
-    KeySource("keys made by the client", caller_keys=False),
-    KeySource("callers' keys, past the journal's bound", caller_keys=True),
+    KeySource("keys generated by the client", caller_keys=False),
+    KeySource("callers' keys, more than the journal keeps", caller_keys=True),
 )
 
 
 def _measure_long_runs(size: RunSize) -> AreaResult:
-    with ThreadPoolExecutor(len(KEY_SOURCES)) as pool:  # a process for each, and a core
+    with ThreadPoolExecutor(len(KEY_SOURCES)) as pool:  # each has its own process and core
         samples = list(pool.map(partial(_run_long, size), KEY_SOURCES, machine.pick_cores()))
     goals, rows, figures = [], [], {}
     for source, (steps, growth) in zip(KEY_SOURCES, samples, strict=True):
@@ -162,20 +162,20 @@ def _measure_long_runs(size: RunSize) -> AreaResult:
         rows += [
             (
                 source.name,
-                f"{step['orders_done']:,}",
+                f"{step['done']:,}",
                 f"{step['cpu'] * 1e6:,.1f}",
                 f"{step['bytes'] / 1e6:,.1f}",
             )
             for step in steps
         ]
-        figures[f"scale: {source.name}, after {steps[-1]['orders_done']:,}, MB"] = steps[-1]["bytes"] / 1e6
-    head = ("keys", "orders done", "µs of CPU an order since", "memory (RSS), MB")
-    title = f"More done in one process, the transport stubbed, a journal bound to {size.max_keys:,} keys"
+        figures[f"scale: {source.name}, after {steps[-1]['done']:,}, MB"] = steps[-1]["bytes"] / 1e6
+    head = ("keys", "orders", "CPU since, µs per order", "memory (RSS), MB")
+    title = f"One long-running process, stubbed transport, at most {size.max_keys:,} keys in the journal"
     return AreaResult("scale", goals, [Table(title, head, rows)], figures)
 
 
 def _run_long(size: RunSize, source: KeySource, core: int | None) -> tuple[list[dict[str, Any]], float]:
-    """What was seen on the way, and what an order costs then, by turns with a process that is young."""
+    """Run one process for long; return its steps and its final cost relative to a young process."""
     settings = ContenderSettings(stub_transport=True, caller_keys=source.caller_keys, max_keys=size.max_keys)
     with (
         ContenderProcess(OURS, settings, core=core) as old,
@@ -201,7 +201,7 @@ def _run_long(size: RunSize, source: KeySource, core: int | None) -> tuple[list[
 
 
 def _orders_to_fill_journal(size: RunSize) -> int:
-    """After how many orders the journal keeps as much as it ever will."""
+    """Return the number of orders after which the journal stops growing."""
     return next(
         (orders_done for orders_done in size.orders_done if orders_done >= 3 * size.max_keys),
         size.orders_done[-1],
@@ -213,32 +213,34 @@ def _long_run_goals(
 ) -> list[Goal]:
     last = steps[-1]
     filled = next((step for step in steps if step["done"] >= _orders_to_fill_journal(size)), last)
-    what = f"after {last['orders_done']:,} orders, {source.name}"
-    after = f"after {filled['orders_done']:,}"
+    what = f"after {last['done']:,} orders, {source.name}"
+    after = f"after {filled['done']:,}"
     return [
-        Goal(f"cost {what}", f"a process's {after}, by turns", "<= 1.15", growth),
-        Goal(f"memory {what}", f"its own {after}", "<= 1.05", last["bytes"] / filled["bytes"]),
+        Goal(f"cost {what}", f"another process {after}, interleaved", "<= 1.15", growth),
+        Goal(f"memory {what}", f"the same process {after}", "<= 1.05", last["bytes"] / filled["bytes"]),
     ]
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 RESERVED_FILES = 300
-"""Descriptors for everything but connections."""
+"""File descriptors for everything but connections."""
 
 ROUNDS = 3
 
 
 def measure_memory(size: RunSize) -> AreaResult:
-    """Measure both in turn, each time in a new process: memory that was had once is not given back."""
+    """Measure the memory per order in flight.
+
+    Each sample needs a new process, because a process does not return memory to the system."""
     possible = machine.raise_file_limit() - RESERVED_FILES
     count = min(size.in_flight, possible)
     samplers = {name: partial(_memory_sample, name, count) for name in (BARE, OURS)}
     samples = interleave_blocking(samplers, rounds=min(ROUNDS, size.slow_rounds))
-    note = "" if count == size.in_flight else f"no more descriptors were to be had than for {count:,}"
+    note = "" if count == size.in_flight else f"the limit of open files allows only {count:,}"
     goal = Goal(
-        f"memory per order in flight, {count:,} at once",
-        "bare aiohttp doing the same",
+        f"memory per order in flight, concurrency {count:,}",
+        "bare aiohttp",
         "<= 1.4",
         ratio(samples[OURS], samples[BARE], float),
         note,
@@ -249,7 +251,7 @@ def measure_memory(size: RunSize) -> AreaResult:
         for name, rounds in samples.items()
     }
     table = Table(
-        f"Memory (RSS) of an order in flight, {count:,} at once", ("contender", "KiB an order"), rows
+        f"Memory (RSS) per order in flight, concurrency {count:,}", ("contender", "KiB per order"), rows
     )
     return AreaResult("memory", [goal], [table], figures)
 

@@ -1,4 +1,4 @@
-"""Compare two runs of the suite, figure by figure: ``python -m benchmarks compare A.json B.json``."""
+"""Compare two reports of the suite: ``python -m benchmarks compare A.json B.json``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from typing import Any
 from benchmarks.measuring.reports import table
 
 CONDITIONS = ("machine", "python", "versions", "effort", "commit", "pinned")
-"""The conditions that may differ between two runs."""
+"""The conditions to compare."""
 
 
 def compare_reports(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return the report of both runs."""
+    """Return a comparison of two reports in Markdown."""
     old, new = _figures(before), _figures(after)
     rows = [
         (name, f"{old[name]:,.3g}", f"{new[name]:,.3g}", f"{new[name] / old[name]:.2f}" if old[name] else "-")
         for name in old
         if name in new
     ]
-    unmatched = [
-        f"- {name}: only in one of them" for name in {**old, **new} if (name in old) != (name in new)
-    ]
+    unmatched = [f"- {name}: only in one report" for name in {**old, **new} if (name in old) != (name in new)]
     parts = [
         "\n".join(_conditions(before["about"], after["about"])),
-        table(("goal", "wanted", "A", "B", ""), _goals(before, after)),
+        table(("goal", "target", "A", "B", ""), _goals(before, after)),
         table(("figure", "A", "B", "B / A"), rows),
         "\n".join(unmatched),
     ]
@@ -73,7 +71,7 @@ def _conditions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare two files."""
+    """Compare two reports and print the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks compare", description=__doc__)
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")

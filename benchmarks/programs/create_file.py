@@ -1,12 +1,14 @@
-"""A file of orders: `transfer-async create FILE` against a program with ``create_orders``, interleaved.
+"""Compare `transfer-async create FILE` with a minimal program that calls ``create_orders``.
 
     python -m benchmarks file
     python -m benchmarks file --lines 10000 --rounds 5
 
-Both have a `SQLiteJournal` on a real disk, the same sandbox, a hold that costs nothing and 16 orders at once;
-both are processes of their own and read the same lines. The program is `benchmarks.contenders.bare_file`.
-Each reports the rate of its loop: the command without its start and its check of all lines, the program
-without its start and its reading. The table also shows the rate from the start of each process to its end.
+The program is `benchmarks.contenders.bare_file`. Each runs in its own process, in interleaved rounds, with
+the same lines, a `SQLiteJournal` on a real disk, the same sandbox, a no-op hold and 16 concurrent orders.
+
+Each reports the rate at which it creates orders. The command's rate excludes its start and its check of all
+lines; the program's rate excludes its start and the time to read the file. The table also shows the rate over
+the whole lifetime of each process.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ PROGRAMS = (
     ("program", ("benchmarks.contenders.bare_file",)),
     ("command", ("transfer_async", "create", f"--hooks={HOOKS}")),
 )
-"""The modules to run, with their arguments besides the file and the addresses."""
+"""The modules to run, with the arguments that only one of them takes."""
 
 
 def measure(
     arguments: Sequence[str], service: RunningService, directory: Path, *, lines: int, name: str
 ) -> tuple[float, float]:
-    """Return the lines per second of the loop, as reported, and of the whole process."""
+    """Run one program; return the rate it reports and the rate of the whole process, in orders per second."""
     file = directory / f"{name}.jsonl"
     commands = (
         OrderCommand(key=f"{name}-{line}", order=order) for line, order in enumerate(new_orders(lines))
@@ -58,12 +60,12 @@ def measure(
     ).stdout
     process_rate = lines / (time.perf_counter() - began)
     rows = _RATE.search(output)
-    assert rows is not None  # noqa: S101 - it tells
+    assert rows is not None  # noqa: S101 - both print a rate
     return float(rows[1].replace(",", "")), process_rate
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure in interleaved rounds, and print the rates and their ratio."""
+    """Measure in interleaved rounds; print the rates and their ratios."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks file", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = []
     print(
-        "| program, orders per second | whole process | command, lines per second | whole process |",
+        "| program, orders per second | whole process | command, orders per second | whole process |",
         flush=True,
     )
     with run_service() as service, tempfile.TemporaryDirectory(dir=disk_directory()) as directory:
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rates = {}
             for program, command in (
                 PROGRAMS if number % 2 else reversed(PROGRAMS)
-            ):  # who is the first, by turns
+            ):  # alternate which one is first
                 size = {"lines": options.lines, "name": f"{program}-{number}"}
                 rates[program] = measure(command, service, Path(directory), **size)
             row = *rates["program"], *rates["command"]
@@ -93,5 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "\nOrders per second of the command, divided by those of the program: "
         f"{command_rate / program_rate:.2f} while sending"
     )
-    print(f"{command_process_rate / program_process_rate:.2f} for both whole processes")
-    print(f"{command_process_rate / program_rate:.2f} for the whole command, divided by the program's loop")
+    print(f"{command_process_rate / program_process_rate:.2f} over the lifetime of both processes")
+    print(
+        f"{command_process_rate / program_rate:.2f} over the command's lifetime, "
+        "compared with the program while sending"
+    )

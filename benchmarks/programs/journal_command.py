@@ -96,7 +96,7 @@ class JournalGoal:
     met: bool
 
 
-# --- orders a second ----------------------------------------------------------------------------
+# --- orders a second ------------------------------------------------------------------------------
 
 
 class OrderCreator:
@@ -177,7 +177,7 @@ def _speed(concurrency: int, name: str, rounds: dict[str, list[Sample]]) -> Spee
     )
 
 
-# --- the journal's part of an order -------------------------------------------------------------
+# --- the journal's part of an order ---------------------------------------------------------------
 
 
 async def measure_waits(factory: JournalFactory, options: Options) -> list[JournalWait]:
@@ -205,7 +205,7 @@ async def _wait(creator: OrderCreator, timed: TimedJournal, count: int) -> Journ
     return JournalWait("", *timed.percentiles(50, 99))
 
 
-# --- the report ---------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -325,7 +325,7 @@ def _growth_table(growths: list[Growth]) -> str:
     )
 
 
-# --- the program --------------------------------------------------------------------------------
+# --- the program ----------------------------------------------------------------------------------
 
 
 @attrs.frozen

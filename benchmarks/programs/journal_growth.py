@@ -166,7 +166,7 @@ def _transitions_of(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tu
     return key, (claim, mark, create)
 
 
-# --- filling ------------------------------------------------------------------------------------
+# --- filling --------------------------------------------------------------------------------------
 
 
 async def _first_key(journal: Journal) -> None:

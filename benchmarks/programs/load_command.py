@@ -56,7 +56,7 @@ USAGE, DISAGREEMENT = 2, 1
 """Exit codes: a usage error; a run after which the client and the sandbox disagree."""
 
 
-# --- the run ------------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 
 async def run_load(plan: LoadPlan, *, base_url: str, token: str, progress: Progress) -> LoadResult:
@@ -114,7 +114,7 @@ def _stop_on_ctrl_c() -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
-# --- the command line ---------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def make_parser() -> argparse.ArgumentParser:

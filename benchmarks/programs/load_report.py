@@ -116,7 +116,7 @@ class LoadReport:
         figures.write_text(json.dumps(self.figures(), indent=1) + "\n", encoding="utf-8")
         return [page, figures, *drawn]
 
-    # --- the page -------------------------------------------------------------------------------
+    # --- the page ---------------------------------------------------------------------------------
 
     def _conditions(self) -> dict[str, Any]:
         plan = self.plan
@@ -200,7 +200,7 @@ class LoadReport:
             f"{comparison.doubts} outcomes are unknown; {comparison.doubts_existing} of these orders exist."
         )
 
-    # --- the plots ------------------------------------------------------------------------------
+    # --- the plots --------------------------------------------------------------------------------
 
     def _draw(self, directory: Path) -> Iterator[Path]:
         steps = {load: stats for load, stats in sorted(self.result.steps.items()) if stats.completed}

@@ -80,7 +80,7 @@ def simulate_all(scenarios: Sequence[Scenario]) -> list[OutageResult]:
     return results
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- what is told ---------------------------------------------------------------------------------
 
 
 def as_text(results: Sequence[OutageResult]) -> str:
@@ -196,7 +196,7 @@ def _draw(directory: Path, results: Sequence[OutageResult]) -> Iterator[Path]:
         )
 
 
-# --- the command line ---------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

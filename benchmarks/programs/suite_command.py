@@ -1,4 +1,4 @@
-"""The speed of the package: against other clients, with growing load, and against its goals."""
+"""Compare `transfer_async` with other clients and with its performance goals."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ AREAS: dict[str, Callable[[RunSize], AreaResult]] = {
 
 
 def run_areas(areas: Sequence[str], size: RunSize) -> list[AreaResult]:
-    """Measure one area after the other; report one that fails, and continue."""
+    """Measure the areas one after the other. If one fails, report it and continue."""
     results = []
     for area in areas:
         print(f"{area} ...", file=sys.stderr, flush=True)
         began = time.perf_counter()
         try:
             result = AREAS[area](size)
-        except Exception as error:  # noqa: BLE001 - the others are worth having
-            result = AreaResult(area, left_out=[f"{area}: broke ({type(error).__name__}: {error})"])
+        except Exception as error:  # noqa: BLE001 - the other areas may succeed
+            result = AreaResult(area, left_out=[f"{area}: failed ({type(error).__name__}: {error})"])
         results.append(attrs.evolve(result, seconds=time.perf_counter() - began))
     return results
 
 
 def as_json(about: dict[str, Any], results: Sequence[AreaResult]) -> str:
-    """The figures for other programs."""
+    """Return the report as JSON."""
     return json.dumps({"about": about, "areas": [result.as_dict() for result in results]}, indent=2) + "\n"
 
 
 def as_text(about: dict[str, Any], results: Sequence[AreaResult]) -> str:
-    """The report."""
+    """Return the report in Markdown."""
     goals = [goal for result in results for goal in result.goals]
     left_out = [f"- {name}" for result in results for name in result.left_out]
     parts = [
@@ -74,21 +74,23 @@ def _conditions(about: dict[str, Any]) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Read the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks suite", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="less than a minute; without it less than twelve"
-    )
+    parser.add_argument("--quick", action="store_true", help="take one minute instead of twelve")
     parser.add_argument("--only", action="append", choices=AREAS, metavar="AREA", help=", ".join(AREAS))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument(
-        "--out", type=Path, metavar="DIRECTORY", default=Path(".benchmarks"), help="directory of the report"
+        "--out",
+        type=Path,
+        metavar="DIRECTORY",
+        default=Path(".benchmarks"),
+        help="directory for the report (.benchmarks)",
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the report, and write it to files."""
+    """Run the suite; print the report and write it to files."""
     options = make_parser().parse_args(arguments)
     size = QUICK if options.quick else FULL
     about = {**machine.about(), "effort": size.name}
@@ -101,4 +103,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json is not None:
         options.json.write_text(figures, encoding="utf-8")
     if any(result.left_out and not result.goals and not result.tables for result in results):
-        sys.exit(1)  # an area broke
+        sys.exit(1)  # an area failed

@@ -147,7 +147,7 @@ def test_memory_is_measured_with_all_orders_in_flight():
     found = measure_memory(SMALLEST)
 
     assert all(value > 0 for value in found.figures.values())
-    assert "100 at once" in found.goals[0].what
+    assert "concurrency 100" in found.goals[0].what
 
 
 @pytest.mark.trial(long=1)
@@ -223,7 +223,7 @@ def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.
 
     one, other = measured(["one", "other"], SMALLEST)
 
-    assert one.left_out == ["one: broke (OSError: no disk)"]
+    assert one.left_out == ["one: failed (OSError: no disk)"]
     assert other.figures == {"f": 1.0}
 
 

@@ -73,7 +73,10 @@ def test_figures_of_another_version_are_named_and_not_compared():
     (line,) = guard_command.compare_figures({CALLS: 5.0}, kept)
 
     assert line.is_within_margin
-    assert str(line) == f"{CALLS}: 5.0; not compared: stored is CPython 2.7, aiohttp 0.1, not {key()}"
+    assert (
+        str(line)
+        == f"{CALLS}: 5.0; not compared: figures are stored for CPython 2.7, aiohttp 0.1, not for {key()}"
+    )
 
 
 def test_instructions_of_another_build_are_not_compared_but_calls_are():

@@ -1,9 +1,9 @@
-"""A check for slower code that noise does not affect: it counts instead of measuring time.
+"""A regression check that counts instead of measuring time, so that noise does not affect it.
 
 It counts the CPU instructions of one order and of one decode (with valgrind, if installed), the function
-calls of an order, and the memory blocks of an order in flight. ``guard.json`` has the expected figures for
-each version of Python and aiohttp. ``python -m benchmarks guard`` compares; ``--store`` stores the new
-figures.
+calls of an order, and the memory blocks of an order in flight. ``guard.json`` contains the expected figures
+for each version of Python and aiohttp. ``python -m benchmarks guard`` compares the current figures with them;
+``--store`` replaces them.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from benchmarks.measuring.reports import table
 
 STORED = Path(__file__).with_name("guard.json")
 MARGIN = 0.10
-"""The allowed relative difference from a stored figure."""
+"""The maximum relative difference from a stored figure."""
 
 ORDER, DECODE = "instructions of an order", "instructions of a decode"
 CALLS, BLOCKS = "calls of an order", "blocks of memory of an order in flight"
 INSTRUCTIONS = (ORDER, DECODE)
 
 _BASE, _ORDERS, _DECODES = 20, 100, 200
-_TIMEOUT = 900.0  # seconds: only a hang takes as long, on a busy machine, too
+_TIMEOUT = 900.0  # seconds; even a busy machine needs less
 _VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-"""Counts the same instructions as callgrind in half the time, without the call graph."""
+"""cachegrind counts the same instructions as callgrind in half the time, but without the call graph."""
 
 _COUNTED = re.compile(rb"I +refs: +([\d,]+)")
 
 
-# --- counting -----------------------------------------------------------------------------------
+# --- counting -------------------------------------------------------------------------------------
 
 
 def count_calls_and_memory(*, waste: bool = False) -> dict[str, float]:
-    """Return the calls and the memory blocks, on any CPython."""
+    """Count the calls and the memory blocks of an order. This works on any CPython."""
     completed = _run((), "--count", *_waste_option(waste))
     measured = json.loads(completed.stdout)
     return {CALLS: measured["calls"], BLOCKS: measured["blocks"]}
 
 
 def why_instructions_are_unavailable() -> str | None:
-    """Return why instructions cannot be counted; None if they can."""
+    """Return the reason why instructions cannot be counted; None if they can."""
     return None if shutil.which("valgrind") else "valgrind is not installed"
 
 
 def count_instructions(*, waste: bool = False, decode: bool = True) -> dict[str, float]:
-    """Return the instructions: the difference of two runs of different lengths."""
+    """Count instructions, as the difference between runs of different lengths."""
     runs = [(_BASE, _BASE), (_BASE + _ORDERS, _BASE)] + ([(_BASE, _BASE + _DECODES)] if decode else [])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         base, orders, *more = pool.map(lambda run: _instructions_of(*run, waste=waste), runs)
@@ -72,7 +72,7 @@ def _instructions_of(orders: int, decodes: int, *, waste: bool) -> int:
     completed = _run(_VALGRIND, f"--orders={orders}", f"--decodes={decodes}", *_waste_option(waste))
     measured = _COUNTED.search(completed.stderr)
     if measured is None:
-        raise RuntimeError("valgrind did not say how many instructions it had counted")
+        raise RuntimeError("valgrind did not report the number of instructions")
     return int(measured[1].replace(b",", b""))
 
 
@@ -82,13 +82,13 @@ def _waste_option(waste: bool) -> list[str]:
 
 def _run(tool: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = [*tool, sys.executable, "-m", "benchmarks.programs.guard.guarded", *arguments]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}  # the same sets and dicts each time
-    return subprocess.run(  # noqa: S603 - a module of ours
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}  # the same order of sets in each run
+    return subprocess.run(  # noqa: S603 - our own module
         command, cwd=machine.ROOT, env=environment, capture_output=True, timeout=_TIMEOUT, check=True
     )
 
 
-# --- comparing ----------------------------------------------------------------------------------
+# --- comparing ------------------------------------------------------------------------------------
 
 
 @frozen
@@ -97,9 +97,9 @@ class Figure:
 
     Args:
         name: the name of the figure.
-        measured: the present value.
-        stored: the expected value, or None.
-        reason: why the two are not compared.
+        measured: the current value.
+        stored: the expected value; None if there is none.
+        reason: why the two cannot be compared.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Figure:
 
     @property
     def is_within_margin(self) -> bool:
-        """Whether the figure matches or cannot be compared."""
+        """Whether the value is within the margin, or cannot be compared."""
         if not self.compared or self.stored is None:
             return True
         return abs(self.measured / self.stored - 1) <= MARGIN
@@ -127,34 +127,35 @@ class Figure:
 
 
 def key() -> str:
-    """What the figures depend on most."""
+    """Return the versions that the figures depend on."""
     aiohttp = ".".join(metadata.version("aiohttp").split(".")[:2])
     version = ".".join(platform.python_version_tuple()[:2])
     return f"{platform.python_implementation()} {version}, aiohttp {aiohttp}"
 
 
 def build() -> str:
-    """What the instructions depend on beside: how this Python was compiled, and for what."""
+    """Return the build of Python, which the number of instructions also depends on."""
     configured = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     flags = [flag for flag in ("--enable-optimizations", "--with-lto") if flag in configured]
     return ", ".join((platform.machine(), platform.python_compiler(), *flags))
 
 
 def stored() -> dict[str, Any]:
-    """Return all stored figures, by `key`."""
+    """Load the stored figures, by `key`."""
     measured: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
     return measured
 
 
 def compare_figures(measured: Mapping[str, float], stored_figures: Mapping[str, Any]) -> list[Figure]:
-    """Compare each figure with the stored one; report those of another Python or another build."""
+    """Compare each figure with the stored one, unless that belongs to other versions or another build."""
     expected = stored_figures.get(key())
     if expected is None:
         others = "; ".join(stored_figures) or "nothing"
         return [
-            Figure(name, value, None, f"stored is {others}, not {key()}") for name, value in measured.items()
+            Figure(name, value, None, f"figures are stored for {others}, not for {key()}")
+            for name, value in measured.items()
         ]
-    other_build = f"counted with {expected['build']}, not {build()}" if expected["build"] != build() else ""
+    other_build = f"stored for {expected['build']}, not for {build()}" if expected["build"] != build() else ""
     return [
         Figure(
             name,
@@ -168,14 +169,14 @@ def compare_figures(measured: Mapping[str, float], stored_figures: Mapping[str, 
 
 
 def store(measured: Mapping[str, float]) -> None:
-    """Store these figures as expected; keep those of other versions."""
+    """Store the figures as the expected ones; keep those of other versions."""
     figures = {name: round(value, 1) for name, value in measured.items()}
     stored_figures = {**stored(), key(): {"build": build(), "figures": figures}}
     STORED.write_text(json.dumps(dict(sorted(stored_figures.items())), indent=2) + "\n", encoding="utf-8")
 
 
 def as_text(lines: Iterable[Figure]) -> str:
-    """The figures as a table."""
+    """Return the figures as a table."""
     rows = [
         (
             line.name,
@@ -187,24 +188,26 @@ def as_text(lines: Iterable[Figure]) -> str:
         )
         for line in lines
     ]
-    return table(("figure", "found", "stored", ""), rows)
+    return table(("figure", "measured", "stored", ""), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Count, then compare or store."""
+    """Count, then compare the figures or store them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks guard", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--store", action="store_true", help="store the present figures as expected")
+    parser.add_argument("--store", action="store_true", help="store the current figures as the expected ones")
     options = parser.parse_args(arguments)
     measured, missing = count_calls_and_memory(), why_instructions_are_unavailable()
     if missing is None:
         measured = {**count_instructions(), **measured}
     else:
-        print(f"no instructions: {missing}", file=sys.stderr)
+        print(f"instructions are not counted: {missing}", file=sys.stderr)
     lines = compare_figures(measured, stored())
     print(as_text(lines))
     if options.store:
         store(measured)
     elif not all(line.is_within_margin for line in lines):
-        print(f"A figure differs by more than {MARGIN:.0%}. If that is intended, run this with --store.")
+        print(
+            f"A figure differs by more than {MARGIN:.0%}. If that is intended, run this command with --store."
+        )
         sys.exit(1)

@@ -1,7 +1,7 @@
-"""The work that the guard counts, in a process of its own: orders with a stubbed transport, and decodes.
+"""The work that the guard counts, in its own process: orders with a stubbed transport, and decodes.
 
-``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only runs it, so that another
-program can count; with ``--count`` it counts calls and memory blocks itself, and prints them.
+``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only does the work, so that valgrind
+can count instructions. With ``--count``, it counts calls and memory blocks and prints them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTED_ORDERS = 200
 
 
 async def work(*, orders: int, decodes: int) -> None:
-    """Create so many orders, and read so many answers."""
+    """Create orders, then decode responses."""
     async with Ours(ContenderSettings(stub_transport=True)) as ours:
         await drive(ours.create, count=orders, concurrency=CONCURRENCY)
     answer = response_to(new_orders(1)[0])
@@ -39,7 +39,7 @@ async def work(*, orders: int, decodes: int) -> None:
 
 
 async def calls() -> float:
-    """The calls of functions, in Python and in C, that an order takes."""
+    """Count the function calls per order, in Python and in C."""
     seen = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
@@ -55,7 +55,7 @@ async def calls() -> float:
 
 
 async def blocks() -> float:
-    """The blocks of memory that an order in flight holds, while its answer is still to come."""
+    """Count the memory blocks that are allocated per order in flight."""
     async with Ours(ContenderSettings(stub_transport=True)) as ours:
         await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
         gate = GatedTransport(ours)
@@ -71,7 +71,7 @@ async def blocks() -> float:
 
 
 class GatedTransport(StubTransport):
-    """A stubbed transport that answers nobody before all have asked."""
+    """A stubbed transport that responds only after all requests have been sent."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(new_orders(1)[0])
@@ -80,7 +80,6 @@ class GatedTransport(StubTransport):
         self.install(ours.client)
 
     async def post_order(self, *arguments: Any, **options: Any) -> ExchangeResult:
-        """See `StubTransport.post_order`."""
         self._sent += 1
         if self._sent == COUNTED_ORDERS:
             self.all_sent.set()
@@ -89,7 +88,7 @@ class GatedTransport(StubTransport):
 
 
 def add_waste() -> None:
-    """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
+    """Add waste that the guard must detect: each call copies its intent and allocates 20 more objects."""
     run = create_order.create_order
 
     async def wasteful(context: ClientCore, call: OrderCall) -> Order:
@@ -103,7 +102,7 @@ def add_waste() -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run or count the work."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--orders", type=int, default=0)
     parser.add_argument("--decodes", type=int, default=0)
