@@ -1,10 +1,9 @@
 """The cost of `create_order` with each journal.
 
-The program measures orders per second, the time that an order waits for its journal, and the effect of a
-journal's size.
+This benchmark measures the throughput, the time that an order waits for its journal, and the effect of the
+number of stored keys.
 
-It leaves out a network between the worker and its database, a standby that each commit waits for, and a slow
-service. All but the first make the journals' share smaller.
+It does not include a network between worker and database, a synchronous standby or a slow service.
 """
 
 from __future__ import annotations
@@ -45,27 +44,27 @@ from transfer_async.journal import Journal
 CONCURRENCY_LEVELS = (1, 16, 64, 256)
 GOAL_CONCURRENCY = 64
 GOALS = {SQLITE: 0.65, POSTGRES: 0.42}
-"""The share of `MemoryJournal`'s orders a second, at 64 at once, that a durable journal is to keep."""
+"""The minimum throughput of each durable journal, as a share of `MemoryJournal`'s, at `GOAL_CONCURRENCY`."""
 
 GROWTH_GOAL = 1.15
-"""What a key in a large journal may cost for one in a small journal: more would not be noise."""
+"""The maximum cost of a key in a large journal, relative to a small one."""
 
 SAMPLE_SECONDS = 5.0
-"""When a sample begins no more orders, however many there were to be."""
+"""Seconds after which a sample starts no more orders."""
 
 
 @attrs.frozen
 class Speed:
-    """Orders a second with one journal.
+    """The throughput with one journal.
 
     Args:
-        concurrency: how many orders were under way at any time.
-        journal: with which.
-        rate: the median of all rounds.
-        low: of the slowest round.
-        high: of the fastest round.
-        ratio: the median, over the rounds, of its rate for one of `MemoryJournal`'s.
-        cpu_cost: seconds of the client's processor time for an order, the journal's thread included.
+        concurrency: the number of concurrent orders.
+        journal: the name of the journal.
+        rate: orders per second; the median of the rounds.
+        low: orders per second in the slowest round.
+        high: orders per second in the fastest round.
+        ratio: the median over the rounds of the rate divided by `MemoryJournal`'s.
+        cpu_cost: CPU seconds of the client per order, including the journal's thread.
     """
 
     concurrency: int
@@ -79,7 +78,7 @@ class Speed:
 
 @attrs.frozen
 class JournalWait:
-    """Seconds that an order waited for its journal, all its moves together; medians of all rounds."""
+    """How long an order waits for all its transitions, in seconds; medians of the rounds."""
 
     journal: str
     p50: float
@@ -88,7 +87,7 @@ class JournalWait:
 
 @attrs.frozen
 class JournalGoal:
-    """What was to be reached, and what was seen."""
+    """A goal and the measured value."""
 
     name: str
     measured: float
@@ -96,16 +95,16 @@ class JournalGoal:
     met: bool
 
 
-# --- orders a second ------------------------------------------------------------------------------
+# --- throughput ------------------------------------------------------------------------------
 
 
 class OrderCreator:
-    """A bank's worker with one journal: it creates orders as fast as it can.
+    """Creates orders as fast as possible, with one journal.
 
     Args:
-        client: ready to send.
-        name: of the journal.
-        orders: to take in turn.
+        client: an open client.
+        name: the name of the journal.
+        orders: the number of different orders.
     """
 
     def __init__(self, client: TransferClient, name: str, orders: int) -> None:
@@ -114,7 +113,7 @@ class OrderCreator:
         self._keys = itertools.count()
 
     async def create_orders(self, count: int, concurrency: int) -> Sample:
-        """Create so many orders."""
+        """Create ``count`` orders."""
 
         async def create(number: int) -> None:
             order = self._orders[number % len(self._orders)]
@@ -133,17 +132,17 @@ async def _release(_intent: OrderIntent, _receipt: str | None) -> None:
 
 @asynccontextmanager
 async def open_creator(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[OrderCreator]:
-    """Open a journal and a client with it; close both."""
+    """Open a journal and a client that uses it; close both at the end."""
     hooks = [FundsHold(_place, _release)]
     async with journal, TransferClient(remote.base_url, remote.token, hooks=hooks, journal=journal) as client:
         yield OrderCreator(client, name, 500)
 
 
 async def measure_speeds(factory: JournalFactory, options: Options) -> list[Speed]:
-    """Measure all levels; each with a service and with journals of its own."""
+    """Measure the throughput at each concurrency, with a new service and new journals for each."""
     results = []
     for concurrency in options.concurrency:
-        divisor = {1: 8, 16: 2}.get(concurrency, 1)  # the slower ones need fewer to be told apart
+        divisor = {1: 8, 16: 2}.get(concurrency, 1)  # at low concurrency, fewer orders suffice
         count = max(concurrency, options.orders // divisor)
         with run_service(options.server, seed=concurrency) as remote:
             async with AsyncExitStack() as stack:
@@ -177,11 +176,11 @@ def _speed(concurrency: int, name: str, rounds: dict[str, list[Sample]]) -> Spee
     )
 
 
-# --- the journal's part of an order ---------------------------------------------------------------
+# --- waiting for the journal ---------------------------------------------------------------
 
 
 async def measure_waits(factory: JournalFactory, options: Options) -> list[JournalWait]:
-    """Measure how long orders wait for each journal, `GOAL_CONCURRENCY` at once."""
+    """Measure how long orders wait for each journal, at `GOAL_CONCURRENCY`."""
     count = max(GOAL_CONCURRENCY, options.orders // 2)
     with run_service(options.server, seed=1000) as remote:
         async with AsyncExitStack() as stack:
@@ -210,7 +209,7 @@ async def _wait(creator: OrderCreator, timed: TimedJournal, count: int) -> Journ
 
 @attrs.frozen
 class JournalReport:
-    """All that was found."""
+    """All results."""
 
     about: dict[str, Any]
     speeds: list[Speed]
@@ -220,10 +219,10 @@ class JournalReport:
 
     @property
     def goals(self) -> list[JournalGoal]:
-        """What was to be reached."""
+        """The goals and the measured values."""
         results = [
             JournalGoal(
-                name=f"{row.journal}, {GOAL_CONCURRENCY} at once: share of {MEMORY}'s orders a second",
+                name=f"{row.journal}, concurrency {GOAL_CONCURRENCY}: throughput relative to {MEMORY}",
                 measured=row.ratio,
                 goal=f">= {GOALS[row.journal]:.2f}",
                 met=row.ratio >= GOALS[row.journal],
@@ -233,7 +232,7 @@ class JournalReport:
         ]
         return results + [
             JournalGoal(
-                name=f"{row.journal}: a key among {row.many:,} for one among {row.few:,}, {row.kind}",
+                name=f"{row.journal}: cost with {row.many:,} keys relative to {row.few:,}, {row.kind}",
                 measured=row.ratio,
                 goal=f"<= {GROWTH_GOAL:.2f}",
                 met=row.ratio <= GROWTH_GOAL,
@@ -242,13 +241,13 @@ class JournalReport:
         ]
 
     def as_json(self) -> str:
-        """The figures, in seconds and orders a second."""
+        """Return the figures as JSON, in seconds and orders per second."""
         return json.dumps(
             {**attrs.asdict(self), "goals": [attrs.asdict(row) for row in self.goals]}, indent=2
         )
 
     def as_text(self) -> str:
-        """The tables."""
+        """Return the tables in Markdown."""
         parts = [
             "Conditions: " + ", ".join(f"{name} {value}" for name, value in self.about.items()),
             _speed_table(self.speeds),
@@ -262,18 +261,19 @@ class JournalReport:
             ),
             _growth_table(self.growths),
             table(
-                ("goal", "wanted", "seen", ""),
+                ("goal", "target", "measured", ""),
                 [(row.name, row.goal, f"{row.measured:.2f}", _verdict(row)) for row in self.goals],
             ),
-            f"The measurement took {self.seconds:.0f} s.",
+            f"Duration: {self.seconds:.0f} s.",
         ]
         return "\n\n".join(parts)
 
 
 _ABOUT_GROWTH = (
-    "A new key (claim, mark and create; no service), {at_once} at once, in a journal with few or many.\n"
-    "Its reply is as large as the service's, those that were there have {size} bytes. `ratio` is the median\n"
-    "of the rounds, `in all` that of all rounds together, with the checkpoints in them:"
+    "Cost of a new key (claim, mark, create; no service) in a journal with few or many keys, concurrency\n"
+    "{concurrency}. The response is as large as the service's; the responses of the existing keys have\n"
+    "{size} bytes. `ratio` is the median of the rounds; `total` is the ratio of all rounds together,\n"
+    "including checkpoints:"
 )
 
 
@@ -286,7 +286,7 @@ def _ms(seconds: float) -> str:
 
 
 def _speed_table(speeds: list[Speed]) -> str:
-    head = ("journal", "at once", "orders/s", "slowest", "fastest", f"of {MEMORY}", "client's CPU, µs")
+    head = ("journal", "concurrency", "orders/s", "slowest", "fastest", f"of {MEMORY}", "client CPU, µs")
     return table(
         head,
         [
@@ -305,7 +305,7 @@ def _speed_table(speeds: list[Speed]) -> str:
 
 
 def _growth_table(growths: list[Growth]) -> str:
-    head = ("journal", "new keys", "held", "µs each", "held", "µs each", "ratio", "in all", "client's CPU")
+    head = ("journal", "new keys", "keys", "µs each", "keys", "µs each", "ratio", "total", "client CPU")
     return table(
         head,
         [
@@ -325,12 +325,12 @@ def _growth_table(growths: list[Growth]) -> str:
     )
 
 
-# --- the program ----------------------------------------------------------------------------------
+# --- the command line ----------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Options:
-    """What was asked for; see `make_parser`."""
+    """The command-line options; see `make_parser`."""
 
     rounds: int
     orders: int
@@ -342,31 +342,38 @@ class Options:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Read the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--rounds", type=_count, default=5, help="rounds (5)")
+    parser.add_argument("--rounds", type=_count, default=5, help="number of rounds (5)")
+    parser.add_argument("--orders", type=_count, default=2000, help="orders per journal and round (2000)")
     parser.add_argument(
-        "--orders", type=_count, default=2000, help="orders for each journal in a round (2000)"
+        "--growth",
+        type=int,
+        default=1_000_000,
+        help="number of keys in the large journal (1000000); 0 skips this part",
     )
-    parser.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0 skips it")
     parser.add_argument(
-        "--concurrency", type=_count, nargs="+", default=CONCURRENCY_LEVELS, help="concurrent orders"
+        "--concurrency",
+        type=_count,
+        nargs="+",
+        default=CONCURRENCY_LEVELS,
+        help="numbers of concurrent orders (1 16 64 256)",
     )
     parser.add_argument(
         "--server",
         choices=SERVICE_KINDS,
         default="sandbox",
-        help="the kind of service, see measuring/services.py",
+        help="kind of service (sandbox); raw is faster",
     )
     parser.add_argument(
         "--journals",
         nargs="+",
         choices=JOURNALS,
         default=JOURNALS,
-        help="the journals; memory is always included",
+        help="journals to measure (all); MemoryJournal is always included",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser
 
 
@@ -377,14 +384,14 @@ def _count(text: str) -> int:
 
 
 async def run(options: Options) -> JournalReport:
-    """Measure all there is to measure."""
+    """Run all measurements."""
     began = time.perf_counter()
     with journal_factory(options.journals) as factory:
         about = {**factory.about(), "server": options.server, "rounds": options.rounds}
         log = partial(print, file=sys.stderr, flush=True)
-        log("orders a second ...")
+        log("throughput ...")
         speeds = await measure_speeds(factory, options)
-        log("the journal's part ...")
+        log("waiting for the journal ...")
         waits = await measure_waits(factory, options)
         growths: list[Growth] = []
         for name in factory.names[1:] if options.growth > 0 else []:
@@ -397,7 +404,7 @@ async def run(options: Options) -> JournalReport:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print the tables."""
+    """Run all measurements and print the tables."""
     options = Options(**vars(make_parser().parse_args(arguments)))
     report = asyncio.run(run(options))
     print(report.as_text())

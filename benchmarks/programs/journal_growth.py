@@ -1,9 +1,9 @@
-"""What a key costs in a journal that holds many keys, compared with one that holds few.
+"""The cost of a key in a journal with many keys, compared with a journal with few keys.
 
-No service is involved: the journal's own transitions claim, mark and create each key, with a reply as large
-as the service's. The many keys were written before, by SQL of our own with small replies, so that the disk's
-size is not measured. Order ids are random, so each new one may belong on any page of its index. New keys are
-either random, too, or ascending, as if a bank numbered its payments.
+No service is involved. Each new key is claimed, marked and created by the journal's transitions, with a
+response as large as the service's. The existing keys are inserted with SQL and have small responses, so that
+the size of the disk does not matter. Order ids are random, so each new one may go to any page of its index.
+New keys are either random or ascending, as if a bank numbered its payments.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'
 SMALL_JOURNAL_KEYS = 1_000
 CONCURRENCY = 64
 FILL_TIMEOUT = 600.0
-"""Seconds, at most, for one statement that fills a database."""
+"""The timeout for one statement that fills a database, in seconds."""
 
 
 KeyOrder = Literal["in order", "random"]
 KEY_ORDERS: tuple[KeyOrder, ...] = get_args(KeyOrder)
-"""Of new keys."""
+"""The order of new keys."""
 
 
 @frozen
 class Growth:
-    """What was found for one back end and one kind of new keys.
+    """The result for one journal and one order of new keys.
 
     Args:
-        journal: which.
-        kind: of the new keys.
-        few: how many keys the small journal held at first.
-        many: how many the large one held at first.
-        few_cost: median seconds for a key, 64 at once, in the small journal.
-        many_cost: the same in the large one.
-        ratio: the median, over the rounds, of the large one's cost for one of the small one's.
-        total_ratio: the same of all rounds together, with every checkpoint that fell into one.
-        cpu_ratio: as ``ratio``, of this process's processor time: a database server's is not in it.
-        fill_seconds: how long the filling took.
+        journal: the name of the journal.
+        kind: the order of the new keys.
+        few: the initial number of keys in the small journal.
+        many: the initial number of keys in the large journal.
+        few_cost: the median seconds per new key in the small journal, with 64 concurrent keys.
+        many_cost: the same in the large journal.
+        ratio: the median over the rounds of the large journal's cost divided by the small journal's.
+        total_ratio: the same for the total of all rounds, which includes all checkpoints.
+        cpu_ratio: as ``ratio``, for the CPU time of this process, without a database server's.
+        fill_seconds: the duration of filling both journals.
     """
 
     journal: str
@@ -71,14 +71,14 @@ class Growth:
 
 
 async def measure(factory: JournalFactory, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
-    """Fill a large and a small journal, and let new keys pass through both in turn.
+    """Fill a large and a small journal, then create new keys in both in interleaved rounds.
 
     Args:
-        factory: where they are made.
-        name: of the back end.
-        many: how many keys the large one holds.
-        rounds: how many turns each has.
-        keys: how many new keys in a turn.
+        factory: creates the journals.
+        name: the name of the journal.
+        many: the number of keys in the large journal.
+        rounds: the number of rounds.
+        keys: the number of new keys in one sample.
     """
     began = time.perf_counter()
     sizes = {"few": min(SMALL_JOURNAL_KEYS, many), "many": many}
@@ -90,7 +90,7 @@ async def measure(factory: JournalFactory, name: str, *, many: int, rounds: int,
         for size, journal in journals.items()
     }
     async with journals["few"], journals["many"]:
-        await interleave(samplers, rounds=2)  # to fill the caches
+        await interleave(samplers, rounds=2)  # warm-up
         samples = await interleave(samplers, rounds=rounds)
     return [
         _growth(journal=name, kind=kind, sizes=sizes, samples=samples, fill_seconds=filled)
@@ -142,12 +142,12 @@ _numbers = itertools.count()
 
 
 def _new_key(kind: KeyOrder) -> str:
-    """A key that no journal has yet; those in order come behind all random ones."""
+    """Return an unused key. Ascending keys sort after all random ones."""
     return f"payment-{uuid.uuid4().hex}" if kind == "random" else f"payment-of-day-{next(_numbers):024}"
 
 
 def _transitions_of(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
-    """A new key, and the moves that are made of it."""
+    """Return a new key and the transitions that create its order."""
     attempt, intent_id = uuid.uuid4().hex, uuid.uuid4().hex
     intent = OrderIntent(id=intent_id, key=key, order=order, beneficiary=None, held=None, send_before=None)
     claim = Claim(
@@ -170,7 +170,7 @@ def _transitions_of(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tu
 
 
 async def _first_key(journal: Journal) -> None:
-    """Let the journal make its tables, and one key as it writes it, to be the model of all others."""
+    """Create the tables and one key, which is the template for all others."""
     async with journal:
         key, transitions = _transitions_of(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
         for move in transitions:
@@ -185,7 +185,7 @@ async def _filled_file(factory: JournalFactory, count: int) -> Journal:
 
 
 def _fill_file(path: Path, count: int) -> None:
-    """Copy the file's only key until there are so many; nobody else has the file open."""
+    """Copy the file's only key until the file contains ``count`` keys."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
@@ -220,7 +220,7 @@ _FILL_FILE = (
 
 
 async def _filled_database(factory: JournalFactory, count: int) -> Journal:
-    import asyncpg  # only where there is a PostgreSQL to be measured
+    import asyncpg  # an optional dependency
 
     schema = factory.schema()
     await _first_key(PostgresJournal(factory.dsn, schema=schema))
@@ -235,7 +235,7 @@ async def _filled_database(factory: JournalFactory, count: int) -> Journal:
 
 _FILL_DATABASE = (
     "SET synchronous_commit = off",
-    "SET session_replication_role = replica",  # no look at the other table for each line of history
+    "SET session_replication_role = replica",  # skip the foreign-key checks
     """
     INSERT INTO {schema}.keys
         (scope, key, state, token, order_id, due_at, ended_at, body, intent, reply)
@@ -255,4 +255,4 @@ FILLERS: dict[str, Callable[[JournalFactory, int], Awaitable[Journal]]] = {
     SQLITE: _filled_file,
     POSTGRES: _filled_database,
 }
-"""How a journal that holds so many keys is made, by back end."""
+"""For each journal, a function that creates one with the given number of keys."""

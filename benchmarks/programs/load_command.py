@@ -1,14 +1,14 @@
-"""A load on the service through the real client: rate, latency, cost, and a check of every outcome.
+"""Load test with the real client: throughput, latency, CPU cost, and a check of every outcome.
 
     python -m benchmarks load --rate 500 --for 30
     python -m benchmarks load --concurrency 1,8,64,512 --for 10 --report here
     python -m benchmarks load --rate 100 --fault close-after-processing=0.05 --journal payments.sqlite
     TRANSFER_API_TOKEN=... python -m benchmarks load --url http://127.0.0.1:8080 --order order.json --rate 50
 
-Without ``--url``, the program starts the sandbox in a process of its own. At the end it compares the
-sandbox's orders with the outcomes: no duplicate, none missing, none that should not exist.
-``--rate`` is an open loop and ``--concurrency`` a closed one; see `benchmarks.programs.load_driver`.
-Everything is bounded. Ctrl-C stops it cleanly and reports what was measured until then.
+Without ``--url``, this command starts the sandbox in its own process. At the end, it compares the sandbox's
+orders with the outcomes: no order may be duplicated, missing or unexpected. ``--rate`` runs an open loop,
+``--concurrency`` a closed one; see `benchmarks.programs.load_driver`. Ctrl-C stops the test cleanly and
+reports what was measured until then.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from transfer_async._cli.process import run
 from transfer_async._cli.servers import fault_shares
 
 MAX_SECONDS = 3_600.0
-"""The largest number of seconds for one step."""
+"""The maximum duration of one step, in seconds."""
 
 MAX_RATE, MAX_CONCURRENCY = 20_000.0, 10_000
 WARM_UP = 20
-"""The number of orders before the first step that are not measured, to open connections and fill caches."""
+"""The number of warm-up orders before the first step, which are not measured."""
 
 USAGE, DISAGREEMENT = 2, 1
-"""Exit codes: a usage error; a run after which the client and the sandbox disagree."""
+"""Exit codes for a usage error, and for outcomes that contradict the sandbox's orders."""
 
 
 # --- the run --------------------------------------------------------------------------------------
 
 
 async def run_load(plan: LoadPlan, *, base_url: str, token: str, progress: Progress) -> LoadResult:
-    """Run all the steps, one after the other, each with a client of its own."""
+    """Run the steps one after the other, each with its own client."""
     sender, steps = Sender(plan.order), dict[float, StepStats]()
     with _stop_on_ctrl_c() as stop:
         warm_up = StepLimits(plan.limits.seconds, min(WARM_UP, plan.limits.orders))
@@ -81,7 +81,7 @@ async def run_load(plan: LoadPlan, *, base_url: str, token: str, progress: Progr
 
 
 async def _run_step(plan: LoadPlan, load: float, driver: Driver, progress: Progress) -> None:
-    gc.collect()  # of the step before
+    gc.collect()  # collect the garbage of the previous step
     async with show_progress(progress, plan.title(load), plan.limits, driver.stats):
         if plan.loop == "open":
             await driver.run_open(SCHEDULES[plan.schedule](load, seed=plan.seed))
@@ -100,7 +100,7 @@ async def _client(plan: LoadPlan, base_url: str, token: str) -> AsyncIterator[Tr
 
 @contextmanager
 def _stop_on_ctrl_c() -> Iterator[Stop]:
-    """Stop cleanly at the first Ctrl-C; the second one interrupts Python."""
+    """Stop cleanly at the first Ctrl-C. A second one raises `KeyboardInterrupt`."""
     stop = Stop()
 
     def handle(*_: object) -> None:
@@ -118,59 +118,69 @@ def _stop_on_ctrl_c() -> Iterator[Stop]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the options."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks load", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--rate", metavar="N[,N...]", help="orders per second (open loop)")
-    kind.add_argument("--concurrency", metavar="N[,N...]", help="concurrent orders (closed loop)")
+    kind.add_argument("--rate", metavar="N[,N...]", help="arrival rates: orders per second (open loop)")
+    kind.add_argument("--concurrency", metavar="N[,N...]", help="numbers of concurrent orders (closed loop)")
     add(
         "--for",
         dest="seconds",
         type=float,
         default=10.0,
-        help=f"seconds for each step (10; at most {MAX_SECONDS:g})",
+        help=f"seconds per step (10; at most {MAX_SECONDS:g})",
     )
     add(
         "--orders",
         type=int,
         default=100_000,
-        help=f"largest number for each step (100000; {MAX_ORDERS} in total)",
+        help=f"maximum number per step (100000; {MAX_ORDERS} in total)",
     )
-    add("--schedule", choices=SCHEDULES, default="poisson", help="arrivals with --rate (poisson)")
-    add("--seed", type=int, default=0, help="seeds the arrivals and the faults")
+    add(
+        "--schedule",
+        choices=SCHEDULES,
+        default="poisson",
+        help="distribution of arrival times with --rate (poisson)",
+    )
+    add("--seed", type=int, default=0, help="seed of the arrival times and the faults (0)")
     add("--journal", default="memory", help="memory, a path, or postgresql://... (memory)")
-    add("--connections", type=int, default=512, help="largest number of the client (512)")
-    add("--fault", action="append", default=[], help="NAME=SHARE[:SETTINGS], as transfer-async sandbox has")
-    add("--url", help="base URL of the service, with TRANSFER_API_TOKEN; by default our own sandbox")
-    add("--order", type=Path, help="with --url: a JSON file with the order to send repeatedly")
-    add("--i-own-this-host", action="store_true", help="confirms a --url that is not loopback")
+    add("--connections", type=int, default=512, help="maximum number of connections (512)")
+    add(
+        "--fault",
+        action="append",
+        default=[],
+        help="NAME=SHARE[:SETTINGS], as in transfer-async sandbox --fault",
+    )
+    add("--url", help="base URL of the service (default: start a sandbox); needs TRANSFER_API_TOKEN")
+    add("--order", type=Path, help="with --url: JSON file with the order to send repeatedly")
+    add("--i-own-this-host", action="store_true", help="confirm a --url that is not loopback")
     add("--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures")
     return parser
 
 
 def plan_from(options: argparse.Namespace) -> LoadPlan:
-    """Make the plan.
+    """Return the plan.
 
     Raises:
-        ValueError: names the option and the rule.
+        ValueError: an option is invalid.
     """
     if options.url is not None:
         check_host(options.url, owned=options.i_own_this_host)
         if options.fault:
-            raise ValueError("--fault: works only without --url, with our own sandbox")
+            raise ValueError("--fault: works only with the sandbox, without --url")
     elif options.order is not None:
-        raise ValueError("--order: only with --url; the sandbox's own orders can be told apart")
+        raise ValueError("--order: works only with --url; with the sandbox, each order has a unique amount")
     fault_shares(options.fault)
     journal_for(options.journal)
     is_open = options.rate is not None
     loads = _loads("--rate", options.rate) if is_open else _loads("--concurrency", options.concurrency)
     if not 0 < options.seconds <= MAX_SECONDS:
-        raise ValueError(f"--for: must be more than 0 seconds, and {MAX_SECONDS:g} at most")
+        raise ValueError(f"--for: must be more than 0 and at most {MAX_SECONDS:g} seconds")
     if not 0 < options.orders <= MAX_ORDERS // len(loads):
-        raise ValueError(f"--orders: must be 1 or more, and {MAX_ORDERS // len(loads)} at most for each step")
+        raise ValueError(f"--orders: must be between 1 and {MAX_ORDERS // len(loads)} for each step")
     if options.connections < 1:
         raise ValueError("--connections: must be 1 or more")
     return LoadPlan(
@@ -193,9 +203,9 @@ def _loads(name: str, text: str) -> tuple[float, ...]:
     try:
         loads = tuple(read(load) for load in text.split(","))
     except ValueError:
-        raise ValueError(f"{name}: must be a number, or some with commas between") from None
+        raise ValueError(f"{name}: must be a number or a comma-separated list of numbers") from None
     if not all(0 < load <= most for load in loads) or len(set(loads)) < len(loads):
-        raise ValueError(f"{name}: must be more than 0, {most:g} at most, and none twice")
+        raise ValueError(f"{name}: must be more than 0 and at most {most:g}, without duplicates")
     return loads
 
 
@@ -209,12 +219,12 @@ def _service(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, show and report; return the exit code."""
+    """Run the load test, print the report and return the exit code."""
     options = make_parser().parse_args(arguments)
     try:
         plan = plan_from(options)
         if plan.url is not None and not os.environ.get("TRANSFER_API_TOKEN"):
-            raise ValueError("TRANSFER_API_TOKEN: must be set in the environment, with --url")  # noqa: TRY301
+            raise ValueError("TRANSFER_API_TOKEN: must be set in the environment when --url is used")  # noqa: TRY301
     except ValueError as error:
         print(f"load: {error}", file=sys.stderr)
         return USAGE
@@ -236,21 +246,21 @@ def _print(line: str) -> None:
 
 
 class Progress(Protocol):
-    """Shows how far a step has come.
+    """Displays the progress of a step.
 
     Attributes:
-        interval: seconds between two looks at it.
+        interval: the seconds between two updates.
     """
 
     interval: float
 
     def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
-        """Show the state of things."""
+        """Display the current state."""
         ...
 
 
 class PlainProgress:
-    """A line now and then."""
+    """Prints a line every two seconds."""
 
     interval = 2.0
 
@@ -258,7 +268,6 @@ class PlainProgress:
         self._print = say
 
     def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
-        """Write a line."""
         del limits
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.kinds.items()))
         self._print(
@@ -270,7 +279,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A table that changes while orders end, by rich."""
+    """Updates a table on the terminal, with rich."""
 
     interval = 0.25
 
@@ -279,7 +288,7 @@ class LiveProgress:
 
     def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
         """Redraw: a bar, the outcomes, and the latencies so far."""
-        from rich.console import Group  # with the extra, and only on a terminal
+        from rich.console import Group  # optional, and only used on a terminal
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -292,7 +301,7 @@ class LiveProgress:
                 table.add_row(kind, str(stats.kinds[kind]))
         table.add_row("in flight", str(stats.started - stats.completed))
         for percent in (50, 99, 100):
-            name = "slowest" if percent == 100 else f"{percent} % within"
+            name = "max" if percent == 100 else f"p{percent}"
             table.add_row(name, _ms(stats.latency.percentile(percent)))
         self._live.update(Group(ProgressBar(total=1.0, completed=min(part, 1.0), width=40), table))
 
@@ -303,11 +312,11 @@ def _ms(seconds: float) -> str:
 
 @contextmanager
 def progress_display(say: Say, *, live: bool) -> Iterator[Progress]:
-    """Give a live view where that is wanted; plain lines otherwise."""
+    """Yield a live display or one that prints plain lines."""
     if not live:
         yield PlainProgress(say)
         return
-    from rich.live import Live  # with the extra, and only on a terminal
+    from rich.live import Live  # optional, and only used on a terminal
 
     with Live(refresh_per_second=8, transient=True) as view:
         yield LiveProgress(view)
@@ -317,7 +326,7 @@ def progress_display(say: Say, *, live: bool) -> Iterator[Progress]:
 async def show_progress(
     progress: Progress, title: str, limits: StepLimits, stats: StepStats
 ) -> AsyncIterator[None]:
-    """Show a step on the board while the block runs."""
+    """Display the progress of a step while the block runs."""
     loop = asyncio.get_running_loop()
     began = loop.time()
 

@@ -1,9 +1,8 @@
-"""The loops of a load: open (a fixed rate) and closed (a fixed concurrency).
+"""The load driver: an open loop (fixed arrival rate) or a closed loop (fixed concurrency).
 
-In the open loop an order starts at its planned time, however many are in flight, and its latency counts
-from that time. So the effect of a slow response on later orders is measured (no coordinated omission). In
-the closed loop the next order starts when one ends. It shows the throughput, and the latencies of a waiting
-caller.
+In the open loop, each order starts at its scheduled time, regardless of how many are in flight, and its
+latency counts from that time. So a slow response also affects the latencies of later orders (no coordinated
+omission). In the closed loop, the next order starts when one completes.
 """
 
 from __future__ import annotations
@@ -24,46 +23,45 @@ OUTCOME_NAMES: Mapping[Outcome, str] = {
     Outcome.NOT_SENT: "not sent",
     Outcome.UNKNOWN: "unknown",
 }
-"""What an order can end in."""
+"""The names of the outcomes."""
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
-_UNITS = 1_000_000  # a histogram counts microseconds
+_UNITS = 1_000_000  # histograms count microseconds
 _MAX_UNITS = 3_600 * _UNITS
 
 
 class Histogram:
-    """Seconds, kept to three digits whether they are few or many, in constant memory (HDR)."""
+    """An HDR histogram of durations: three significant digits in constant memory."""
 
     def __init__(self) -> None:
         self._counts = HdrHistogram(1, _MAX_UNITS, 3)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Add a duration."""
         self._counts.record_value(min(max(round(seconds * _UNITS), 1), _MAX_UNITS))
 
     def percentile(self, percent: float) -> float:
-        """The seconds that so many percent did not exceed; 0 of none."""
+        """Return a percentile in seconds; 0 if the histogram is empty."""
         return float(self._counts.get_value_at_percentile(percent)) / _UNITS if self.count else 0.0
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return int(self._counts.total_count)
 
     def encoded(self) -> str:
-        """All of it, in the form that every HDR histogram library reads: base64, in microseconds."""
+        """Return the histogram in the format of all HDR libraries: base64, in microseconds."""
         encoded: bytes = self._counts.encode()
         return encoded.decode()
 
 
 @frozen
 class OrderResult:
-    """How one order ended.
+    """The result of one order.
 
     Args:
-        kind: one of `OUTCOME_NAMES`; "broken" where something raised that is none of the client's errors.
-        error: the name of the error's class, and the status if there was one; None of a created one.
+        kind: one of `OUTCOME_NAMES`, or ``broken`` after an unexpected exception.
+        error: the error's class and HTTP status, if any; None for a created order.
     """
 
     kind: str
@@ -74,7 +72,7 @@ CREATED = OrderResult("created")
 
 
 def result_of(error: Exception) -> OrderResult:
-    """Say how an order ended whose call raised ``error``."""
+    """Return the result of an order whose call raised ``error``."""
     if not isinstance(error, TransferError):
         return OrderResult("broken", type(error).__name__)
     status = getattr(error, "status", None)
@@ -84,16 +82,16 @@ def result_of(error: Exception) -> OrderResult:
 
 @define
 class StepStats:
-    """The counts of one step, while it runs and at its end.
+    """The counts, latencies and cost of one step, while it runs and at its end.
 
     Args:
-        latency: of each order, from the moment at which it was *meant* to start.
-        start_delay: of each order, how long after that moment it did start: the driver's own fault.
-        kinds: how many orders ended in what.
-        errors: how many in which error.
-        started: how many orders were begun.
-        seconds: from the first moment to the last end.
-        cpu: seconds of processor time that this process used meanwhile.
+        latency: the latency of each order, counted from its scheduled start.
+        start_delay: how late the driver started each order.
+        kinds: the number of orders by outcome.
+        errors: the number of orders by error.
+        started: the number of started orders.
+        seconds: the duration of the step.
+        cpu: the CPU seconds that this process used during the step.
     """
 
     latency: Histogram = field(factory=Histogram)
@@ -105,7 +103,7 @@ class StepStats:
     cpu: float = 0.0
 
     def add(self, result: OrderResult, *, latency: float) -> None:
-        """Count one order that ended."""
+        """Add a completed order."""
         self.kinds[result.kind] += 1
         self.latency.add(latency)
         if result.error is not None:
@@ -113,36 +111,36 @@ class StepStats:
 
     @property
     def completed(self) -> int:
-        """How many orders ended."""
+        """The number of completed orders."""
         return self.kinds.total()
 
     @property
     def rate(self) -> float:
-        """Orders created a second."""
+        """Created orders per second."""
         return self.kinds["created"] / self.seconds if self.seconds else 0.0
 
     @property
     def cpu_per_order(self) -> float:
-        """Seconds of processor time for each order that ended."""
+        """CPU seconds per completed order."""
         return self.cpu / self.completed if self.completed else 0.0
 
 
 # --- the driver -----------------------------------------------------------------------------------
 
 SendOrder = Callable[[int], Awaitable[OrderResult]]
-"""Sends one order, and says how it ended."""
+"""Sends the order with the given number and returns its result."""
 
 POLL_INTERVAL = 0.1
-"""Seconds after which a driver that sleeps looks whether it is to stop."""
+"""Seconds between two checks for a stop request."""
 
 
 @frozen
 class StepLimits:
-    """When to begin no more orders.
+    """The limits of one step.
 
     Args:
-        seconds: after the start.
-        orders: begun in all.
+        seconds: the time after which no order starts.
+        orders: the maximum number of orders.
     """
 
     seconds: float
@@ -151,22 +149,22 @@ class StepLimits:
 
 @define
 class Stop:
-    """Whether somebody wants it to end; what is on its way comes to its end all the same."""
+    """A request to start no more orders. Orders in flight still complete."""
 
     requested: bool = False
 
 
 @define
 class Driver:
-    """One step of a load.
+    """Runs one step of a load test.
 
     Args:
         send: sends an order.
-        limits: when to begin no more.
-        stats: counts.
-        stop: may end it earlier.
+        limits: the limits of the step.
+        stats: receives the results.
+        stop: can end the step early.
         first: the number of the first order.
-        drain_timeout: seconds for what is on its way, once no more are begun; then it is cancelled.
+        drain_timeout: how long to wait for orders in flight at the end; then they are cancelled.
     """
 
     send: SendOrder
@@ -177,7 +175,7 @@ class Driver:
     drain_timeout: float = 60.0
 
     async def run_open(self, arrivals: Iterator[float]) -> None:
-        """Begin an order at each of the moments."""
+        """Start an order at each arrival time."""
         began, cpu = _now(), time.process_time()
         tasks: set[asyncio.Task[None]] = set()
         for arrival in arrivals:
@@ -190,7 +188,7 @@ class Driver:
         self._record_totals(began, cpu)
 
     async def run_closed(self, concurrency: int) -> None:
-        """Keep so many orders on their way."""
+        """Keep ``concurrency`` orders in flight."""
         began, cpu = _now(), time.process_time()
         until = began + self.limits.seconds
 
@@ -203,7 +201,7 @@ class Driver:
         self._record_totals(began, cpu)
 
     async def _wait_until(self, arrival: float) -> bool:
-        """Wait for ``arrival``; false if no more are to begin."""
+        """Wait until ``arrival``. Return False if the step is finished."""
         while not self._is_finished():
             left = arrival - _now()
             if left <= 0:
@@ -227,7 +225,7 @@ class Driver:
             _, left = await asyncio.wait(left, timeout=after + self.drain_timeout)
         for task in left:
             task.cancel()
-        # A task that raised says so: whatever an order can end in is no exception here.
+        # `send` converts every exception into a result, so these are cancellations only.
         await asyncio.gather(*left, return_exceptions=True)
 
     def _record_totals(self, began: float, cpu: float) -> None:

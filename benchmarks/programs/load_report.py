@@ -1,4 +1,4 @@
-"""The report of a load: text for the terminal, and a directory with a page, plots and figures."""
+"""The plan, the result and the report of a load test."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from transfer_async import NewOrder
 
 @frozen(kw_only=True)
 class LoadPlan:
-    """What is asked for.
+    """The parameters of a load test.
 
     Args:
-        loop: ``open``, of so many a second, or ``closed``, of so many at once.
-        loads: one step each.
-        schedule: of the open loop's arrivals.
-        limits: of each step.
-        seed: of the arrivals and of the faults.
-        journal: its address.
-        connections: how many the client may hold.
-        faults: of our own sandbox.
-        url: the service, or None for our own sandbox.
-        order: makes the order of a number.
+        loop: ``open`` (fixed arrival rate) or ``closed`` (fixed concurrency).
+        loads: the rates or concurrencies, one for each step.
+        schedule: the distribution of arrival times in an open loop.
+        limits: the limits of each step.
+        seed: seeds the arrival times and the faults.
+        journal: the address of the journal.
+        connections: the maximum number of connections.
+        faults: the faults of the sandbox.
+        url: the base URL of the service; None to start a sandbox.
+        order: returns the order for a number.
     """
 
     loop: Literal["open", "closed"]
@@ -47,18 +47,18 @@ class LoadPlan:
     order: Callable[[int], NewOrder]
 
     def title(self, load: float) -> str:
-        """Say what a step is."""
-        return f"{load:g} a second" if self.loop == "open" else f"{load:g} at once"
+        """Return the title of a step."""
+        return f"{load:g}/s" if self.loop == "open" else f"concurrency {load:g}"
 
 
 @frozen
 class LoadResult:
-    """What a run found.
+    """The result of a load test.
 
     Args:
-        steps: the tally of each step, by its load.
-        comparison: with our own sandbox; None of another service.
-        was_stopped: somebody did not wait for the end.
+        steps: the statistics of each step, by its load.
+        comparison: the comparison with the sandbox's orders; None for another service.
+        was_stopped: whether Ctrl-C ended the run early.
     """
 
     steps: dict[float, StepStats]
@@ -69,18 +69,18 @@ class LoadResult:
 # --- the report -----------------------------------------------------------------------------------
 
 MAX_START_DELAY = 0.01
-"""Seconds by which 1 % of the orders may start late before the page says that the driver was too slow."""
+"""If 1 % of the orders start this many seconds late, the report warns that the driver was too slow."""
 
 
 @frozen
 class LoadReport:
-    """Tells what a plan found."""
+    """The report of a load test."""
 
     plan: LoadPlan
     result: LoadResult
 
     def text(self) -> str:
-        """Say it in Markdown."""
+        """Return the report in Markdown."""
         parts = [
             self._about(),
             self._latency_table(),
@@ -91,7 +91,7 @@ class LoadReport:
         return "\n\n".join(part for part in parts if part)
 
     def figures(self) -> dict[str, Any]:
-        """Say it in numbers; the histograms are in the form that other HDR libraries read."""
+        """Return the report for JSON. The histograms can be read by any HDR library."""
         comparison = self.result.comparison
         return {
             "about": self._conditions(),
@@ -102,17 +102,17 @@ class LoadReport:
         }
 
     def write(self, directory: Path) -> list[Path]:
-        """Write the page, the figures and, if matplotlib is installed, the plots.
+        """Write a page, the figures and, if matplotlib is installed, the plots.
 
         Returns:
-            What was written.
+            The paths of the written files.
         """
         directory.mkdir(parents=True, exist_ok=True)
         drawn = list(self._draw(directory)) if can_plot() else []
         pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
         pictures = pictures or "No plots: matplotlib is not installed."
         page, figures = directory / "load.md", directory / "load.json"
-        page.write_text(f"# A load on the service\n\n{self.text()}\n\n{pictures}\n", encoding="utf-8")
+        page.write_text(f"# Load test\n\n{self.text()}\n\n{pictures}\n", encoding="utf-8")
         figures.write_text(json.dumps(self.figures(), indent=1) + "\n", encoding="utf-8")
         return [page, figures, *drawn]
 
@@ -120,12 +120,12 @@ class LoadReport:
 
     def _conditions(self) -> dict[str, Any]:
         plan = self.plan
-        where = "our own sandbox, in a process of its own" if plan.url is None else "a service of yours"
+        where = "sandbox in its own process" if plan.url is None else "external service"
         return {
             "service": where,
             "journal": _journal_type(plan.journal),
             "faults": list(plan.faults),
-            "arrivals": plan.schedule if plan.loop == "open" else "when a place is free",
+            "arrivals": plan.schedule if plan.loop == "open" else "when an order completes",
             "seed": plan.seed,
             "seconds_a_step": plan.limits.seconds,
             "connections": plan.connections,
@@ -138,8 +138,8 @@ class LoadReport:
         conditions = {**self._conditions(), "faults": ", ".join(self.plan.faults) or "none"}
         details = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in conditions.items())
         loop = {
-            "open": "Open loop: an order starts at its planned time, and latency counts from then.",
-            "closed": "Closed loop: a fixed number of concurrent orders; the next starts when one ends.",
+            "open": "Open loop: each order starts at its scheduled time, and latency counts from then.",
+            "closed": "Closed loop: a fixed number of orders in flight; the next starts when one completes.",
         }
         return f"{loop[self.plan.loop]}\n\n{details}."
 
@@ -158,7 +158,7 @@ class LoadReport:
         return table(head, rows)
 
     def _outcome_table(self) -> str:
-        kinds = [*OUTCOME_NAMES.values(), *(["broken"] if self._total("broken") else []), "cut off"]
+        kinds = [*OUTCOME_NAMES.values(), *(["broken"] if self._total("broken") else []), "cancelled"]
         rows = [
             [
                 self.plan.title(load),
@@ -175,7 +175,7 @@ class LoadReport:
 
     def _remarks(self) -> Iterator[str]:
         if self.result.was_stopped:
-            yield "Stopped by Ctrl-C before its end."
+            yield "Stopped early by Ctrl-C."
         for load, stats in self.result.steps.items():
             start_delay = stats.start_delay.percentile(99)
             if self.plan.loop == "open" and start_delay > MAX_START_DELAY:
@@ -188,7 +188,7 @@ class LoadReport:
     def _comparison(self) -> str:
         comparison = self.result.comparison
         if comparison is None:
-            return "The service's own record was not asked: compare it yourself."
+            return "The outcomes were not compared with the service's orders: compare them yourself."
         verdict = (
             "The client and the sandbox agree" if comparison.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
         )
@@ -207,38 +207,38 @@ class LoadReport:
         if not steps:
             return
         is_open = self.plan.loop == "open"
-        x = "load (orders wanted a second)" if is_open else "load (orders at once)"
+        x = "arrival rate (orders per second)" if is_open else "concurrency"
         yield plot_percentiles(
             directory / "latency.png",
             {self.plan.title(load): stats.latency.percentile for load, stats in steps.items()},
-            title="How long an order takes",
+            title="Latency",
         )
         yield plot_against_load(
             directory / "throughput.png",
             {"created": [(load, stats.rate) for load, stats in steps.items()]},
-            title="How many orders go through",
+            title="Throughput",
             x=x,
-            y="orders created a second",
-            guide="wanted" if is_open else None,
+            y="created orders per second",
+            guide="arrival rate" if is_open else None,
         )
         yield plot_against_load(
             directory / "cost.png",
             {"client": [(load, stats.cpu_per_order * 1e6) for load, stats in steps.items()]},
-            title="What an order costs the client's process",
+            title="CPU time of the client",
             x=x,
-            y="processor time an order (µs)",
+            y="CPU time per order (µs)",
         )
 
 
 def _journal_type(journal: str) -> str:
-    """Name a journal, without its address: that may hold a password."""
+    """Return the type of the journal, because its address may contain a password."""
     if journal == "memory":
         return journal
     return "PostgreSQL" if "://" in journal else "SQLite"
 
 
 def _percentile_name(percent: float) -> str:
-    return {50.0: "median", 100.0: "slowest"}.get(percent, f"{percent:g} %")
+    return {50.0: "median", 100.0: "max"}.get(percent, f"{percent:g} %")
 
 
 def _figures(stats: StepStats) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The target of a load: its host, the orders, and the comparison at the end."""
+"""What the load test sends, where to, and whether the recorded orders match the outcomes."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from transfer_async._models import requests
 from transfer_async.journal import Journal, journal_at
 
 MAX_ORDERS = 1_000_000
-"""In one run."""
+"""The maximum number of orders in one run."""
 
 _CENT = Decimal("0.01")
 _MIN_AMOUNT = Decimal("10.00")
 
 
 class HostNotAllowed(ValueError):
-    """The host is not this machine, and the load is not confirmed."""
+    """The host is not loopback, and ``--i-own-this-host`` was not given."""
 
 
 def check_host(url: str, *, owned: bool) -> str:
-    """Give ``url`` back, if its host may be put under load.
+    """Return ``url`` if the load test may use it.
 
     Raises:
-        HostNotAllowed: it is not loopback, and not said to be the caller's own.
-        ValueError: no client would take it.
+        HostNotAllowed: the host is not loopback, and ``owned`` is false.
+        ValueError: the URL is invalid.
     """
     host = URL(url).host or ""
     if not (owned or is_loopback(host)):
         raise HostNotAllowed(
-            f"--url: {host or url} is not this machine's loopback. A load on somebody else's service is an "
-            "attack; --i-own-this-host confirms that it is yours and that its operators know"
+            f"--url: {host or url} is not a loopback address. A load test of a service that you do not own "
+            "is an attack. Use --i-own-this-host to confirm that it is yours and that its operators know"
         )
     try:
         urls.normalised(url)
@@ -55,20 +55,20 @@ def check_host(url: str, *, owned: bool) -> str:
 
 
 def order_for(number: int) -> NewOrder:
-    """Make an order between two of the sandbox's made-up people; no two have the same amount."""
+    """Return an order between two of the sandbox's users. Each order has a unique amount."""
     return usd_order("tunde.bello", "ben.okri", _MIN_AMOUNT + number * _CENT)
 
 
 def amount_for(number: int) -> Decimal:
-    """Say what amount the poster of `order_for` sends."""
+    """Return the poster's amount in ``order_for(number)``."""
     return requests.product(_MIN_AMOUNT + number * _CENT, "1550.25", places=2)
 
 
 def order_from_file(path: Path) -> Callable[[int], NewOrder]:
-    """Read the one order that is sent again and again, each time as another wish, from a JSON file.
+    """Read the order to send repeatedly from a JSON file.
 
     Raises:
-        ValueError: the file cannot be read, or holds no order.
+        ValueError: the file cannot be read or does not contain an order.
     """
     try:
         order = NewOrder.from_json(path.read_bytes())
@@ -78,10 +78,10 @@ def order_from_file(path: Path) -> Callable[[int], NewOrder]:
 
 
 def journal_for(address: str) -> Journal:
-    """Make the journal that ``memory``, a path or a ``postgresql://`` address means.
+    """Return the journal for ``memory``, a path or a ``postgresql://`` address.
 
     Raises:
-        ValueError: it means none.
+        ValueError: the address is invalid.
     """
     try:
         return MemoryJournal(max_keys=MAX_ORDERS) if address == "memory" else journal_at(address)
@@ -91,11 +91,11 @@ def journal_for(address: str) -> Journal:
 
 @define
 class Sender:
-    """Sends orders by number, and remembers how each ended.
+    """Sends orders by number and records their outcomes.
 
     Args:
-        order: makes the order of a number.
-        client: sends them; another one for each step.
+        order: returns the order for a number.
+        client: the client of the current step.
     """
 
     order: Callable[[int], NewOrder]
@@ -104,14 +104,14 @@ class Sender:
     _run: str = field(init=False, factory=lambda: secrets.token_hex(4))
 
     async def send(self, number: int) -> OrderResult:
-        """Send one order, and say how it ended; never raises, unless it is cancelled."""
-        assert self.client is not None  # noqa: S101 - the driver sets it
-        self.outcomes[number] = "unknown"  # until something better is known
+        """Send one order and return its result. Raises only if cancelled."""
+        assert self.client is not None  # noqa: S101 - `run_load` sets it
+        self.outcomes[number] = "unknown"  # in case the call is cancelled
         try:
             key = f"load-{self._run}-{number}"
             await self.client.create_order(self.order(number), key=key, held=f"hold-{number}")
             result = CREATED
-        except Exception as error:  # noqa: BLE001 - it is counted
+        except Exception as error:  # noqa: BLE001 - counted as a result
             result = result_of(error)
         self.outcomes[number] = result.kind
         return result
@@ -119,16 +119,16 @@ class Sender:
 
 @frozen
 class Comparison:
-    """The outcomes compared with the service's orders.
+    """The reported outcomes compared with the orders that the service recorded.
 
     Args:
-        existing: the number of orders that the service has.
-        duplicates: orders beyond the first of one request.
-        missing: orders reported as created that do not exist.
-        unexpected: orders reported as not existing that exist.
+        existing: the number of recorded orders.
+        duplicates: additional orders for the same request.
+        missing: orders reported as created but not recorded.
+        unexpected: orders reported as refused or not sent but recorded.
         doubts: unknown outcomes.
-        doubts_existing: unknown outcomes whose order exists.
-        unrequested: orders that were never requested.
+        doubts_existing: unknown outcomes whose order is recorded.
+        unrequested: recorded orders that were never requested.
     """
 
     existing: int
@@ -141,12 +141,12 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether every outcome is true."""
+        """Whether every outcome is correct and no order is duplicated."""
         return not (self.duplicates or self.missing or self.unexpected or self.unrequested)
 
 
 def compare_outcomes(outcomes: dict[int, str], amounts: Counter[Decimal]) -> Comparison:
-    """Hold how the orders of `order_for` ended against the amounts that are on record."""
+    """Compare the outcomes with the recorded amounts, which identify the orders."""
     requested = {number: amount_for(number) for number in outcomes}
     existing_numbers = {number for number, amount in requested.items() if amount in amounts}
     by_outcome = {
@@ -169,7 +169,7 @@ def compare_outcomes(outcomes: dict[int, str], amounts: Counter[Decimal]) -> Com
 
 
 async def fetch_amounts(base_url: str, token: str) -> Counter[Decimal]:
-    """Ask our own sandbox for the amounts of all the orders that it has."""
+    """Return the amounts of all orders in the sandbox."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=120)) as session,
@@ -181,7 +181,7 @@ async def fetch_amounts(base_url: str, token: str) -> Counter[Decimal]:
 
 
 async def wait_until_stable(fetch: Callable[[], Awaitable[Counter[Decimal]]]) -> Counter[Decimal]:
-    """Ask until two answers are the same: a request that was given up may still take effect."""
+    """Fetch the amounts until they stop changing: a request that timed out may still create an order."""
     before = await fetch()
     for _ in range(20):
         await asyncio.sleep(0.1)
