@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report.text())
     if options.report is not None:
         for path in report.write(options.report):
-            print(f"written: {path}")
+            print(f"Wrote {path}")
     return DISAGREEMENT if result.comparison is not None and not result.comparison.agrees else 0
 
 

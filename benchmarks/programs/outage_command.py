@@ -1,20 +1,19 @@
-"""The load of a fleet of clients on a service that fails and recovers, with and without the retry budget.
+"""Simulate a fleet of clients during an outage, with and without the retry budget.
 
     python -m benchmarks outage
     python -m benchmarks outage --clients 2000,100,4 --rate 2 --report here
 
-The service is healthy, slows down, accepts no order for ten minutes, and is healthy again. It rejects
-orders with failures that may be retried: 429, or no connection. The clients are real; their clock and the
-connection to the service are simulated, so half an hour passes in seconds. Each run is checked against two
-goals:
+The service is healthy, slows down, accepts no orders for ten minutes, and is healthy again. It rejects
+requests with failures that may be retried: status 429 or refused connections. The clients are real. Their
+clock and the transport are simulated, so half an hour passes in seconds. Each run has two goals:
 
-- at most 1.1 requests for each requested order, over the full outage;
-- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage_simulation`.
+- an amplification factor of at most 1.1 during the outage;
+- recovery within the expected time, as defined in `benchmarks.programs.outage_simulation`.
 
-Each client has its own bucket. So the first goal depends on the number of its orders in the outage, and on
-what it has earned before. A new client's bucket allows 2 retries after a 429 and 3 without a connection; a
-full one allows 94 and 35. Nothing refills it during the outage. Over n calls of a new client that is 1 +
-2/n and 1 + 3/n requests each, which meets the goal from 20 and 30 calls on.
+Each client has its own token bucket. The amplification factor therefore depends on the number of calls per
+client and on the tokens earned before. The bucket of a new client allows 2 retries after status 429 or 3
+after refused connections; a full one allows 94 or 35. During the outage, no tokens are earned. For n calls of
+a new client, the amplification factor is 1 + 2/n or 1 + 3/n: the goal is met from 20 or 30 calls on.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ MAX_CLIENTS = 100_000
 
 
 def scenarios(clients: Sequence[int], *, rate: float, outage: float, seed: int) -> list[Scenario]:
-    """Make the settings of all the runs: each fleet, each failure, with the budget and without."""
+    """Return a scenario for each fleet and failure, with and without a retry budget."""
     return [
         Scenario(
             clients=count,
@@ -61,18 +60,18 @@ def scenarios(clients: Sequence[int], *, rate: float, outage: float, seed: int) 
 
 
 def simulate(scenario: Scenario) -> OutageResult:
-    """Run one; for a process of its own."""
+    """Run one simulation. `simulate_all` runs this in other processes."""
     return Fleet(scenario).run()
 
 
 def simulate_all(scenarios: Sequence[Scenario]) -> list[OutageResult]:
-    """Run all, as many at once as there are processors."""
+    """Run all simulations, one per processor at a time."""
     context = multiprocessing.get_context("spawn")
     results = []
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
         for result in pool.map(simulate, scenarios):
             print(
-                f"{_title(result)}: {result.amplification:.2f} requests for each order",
+                f"{_title(result)}: amplification factor {result.amplification:.2f}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -80,11 +79,11 @@ def simulate_all(scenarios: Sequence[Scenario]) -> list[OutageResult]:
     return results
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------
 
 
 def as_text(results: Sequence[OutageResult]) -> str:
-    """Say it in Markdown."""
+    """Return the report in Markdown."""
     schedule = results[0].scenario.schedule
     about = (
         f"The fleet creates {results[0].scenario.rate:g} orders per second. The service can create "
@@ -94,7 +93,7 @@ def as_text(results: Sequence[OutageResult]) -> str:
         f"amplification factor of at most {MAX_AMPLIFICATION:g} during the full outage, and recovery within "
         "the expected time."
     )
-    header = ["fleet", "orders a client", "requests an order", "goal", "worst minute", "recovered after"]
+    header = ["fleet", "calls per client", "amplification", "goal", "worst minute", "recovered after"]
     rows = [
         [
             _title(result),
@@ -102,7 +101,7 @@ def as_text(results: Sequence[OutageResult]) -> str:
             f"{result.amplification:.3f}",
             _verdict(result.goals_met[0]),
             f"{max(result.amplification_per_minute):.2f}",
-            "not seen" if result.recovered_after is None else f"{result.recovered_after:.0f} s",
+            "not recovered" if result.recovered_after is None else f"{result.recovered_after:.0f} s",
             f"{result.expected_recovery:.0f} s",
             _verdict(result.goals_met[1]),
         ]
@@ -113,8 +112,8 @@ def as_text(results: Sequence[OutageResult]) -> str:
     return "\n\n".join(
         (
             about,
-            table([*header, "due after", "goal"], rows),
-            "Requests for each requested order, by minute:",
+            table([*header, "expected", "goal"], rows),
+            "Amplification factor by minute:",
             table(["minute", *map(str, minutes)], per_minute),
         )
     )
@@ -135,7 +134,7 @@ def _minute_row(result: OutageResult, length: int) -> list[str]:
 
 
 def figures(results: Sequence[OutageResult]) -> list[dict[str, Any]]:
-    """Say it in numbers."""
+    """Return the report for JSON."""
     return [
         {
             "fleet": _title(result),
@@ -156,12 +155,12 @@ def figures(results: Sequence[OutageResult]) -> list[dict[str, Any]]:
 
 
 def write(directory: Path, results: Sequence[OutageResult]) -> list[Path]:
-    """Write a page, the figures and, if matplotlib is installed, the plots; give back what was written."""
+    """Write a page, the figures and, if matplotlib is installed, the plots; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     plots = list(_draw(directory, results)) if can_plot() else []
     pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in plots)
     page, numbers = directory / "outage.md", directory / "outage.json"
-    page.write_text(f"# An outage\n\n{as_text(results)}\n\n{pictures}\n", encoding="utf-8")
+    page.write_text(f"# Simulated outage\n\n{as_text(results)}\n\n{pictures}\n", encoding="utf-8")
     numbers.write_text(json.dumps(figures(results), indent=1) + "\n", encoding="utf-8")
     return [page, numbers, *plots]
 
@@ -170,7 +169,7 @@ def _draw(directory: Path, results: Sequence[OutageResult]) -> Iterator[Path]:
     schedule = results[0].scenario.schedule
     spans = {
         "service slow": (schedule.healthy / 60, schedule.outage_start / 60),
-        "service out": (schedule.outage_start / 60, schedule.outage_end / 60),
+        "outage": (schedule.outage_start / 60, schedule.outage_end / 60),
     }
     for failure in get_args(Failure):
         ours = [result for result in results if result.scenario.schedule.failure == failure]
@@ -182,15 +181,15 @@ def _draw(directory: Path, results: Sequence[OutageResult]) -> Iterator[Path]:
                 ]
                 for result in ours
             },
-            title=f"Requests for each order wanted, in an outage with {failure}",
-            y="requests / orders wanted, by minute",
+            title=f"Amplification factor in an outage with failure: {failure}",
+            y="requests per call, by minute",
             spans=spans,
             goal=("goal", MAX_AMPLIFICATION),
         )
         yield plot_over_time(
             directory / f"backlog-{failure}.png",
             {_title(result): result.backlog_over_time for result in ours},
-            title=f"Orders wanted that do not exist, in an outage with {failure}",
+            title=f"Backlog in an outage with failure: {failure}",
             y="orders",
             spans=spans,
         )
@@ -200,14 +199,21 @@ def _draw(directory: Path, results: Sequence[OutageResult]) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate, tell, report; give back the exit code."""
+    """Run the simulations, print the report and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks outage", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--clients", default="2000,100,4", metavar="N[,N...]", help="fleets (2000,100,4)")
-    parser.add_argument("--rate", type=float, default=2.0, help="orders per second of a whole fleet (2)")
-    parser.add_argument("--outage", type=float, default=600.0, help="seconds of the full outage (600)")
-    parser.add_argument("--seed", type=int, default=0, help="seeds everything")
+    parser.add_argument(
+        "--clients",
+        default="2000,100,4",
+        metavar="N[,N...]",
+        help="sizes of the fleets to compare (2000,100,4)",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=2.0, help="arrival rate of the whole fleet, in orders per second (2)"
+    )
+    parser.add_argument("--outage", type=float, default=600.0, help="duration of the outage in seconds (600)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (0)")
     parser.add_argument(
         "--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures"
     )
@@ -217,13 +223,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError:
         clients = [0]
     if not all(0 < count <= MAX_CLIENTS for count in clients):
-        print(f"outage: --clients: must be whole numbers, 1 to {MAX_CLIENTS}", file=sys.stderr)
+        print(f"outage: --clients: must be integers between 1 and {MAX_CLIENTS}", file=sys.stderr)
         return USAGE
     if not (0 < options.rate <= 1_000 and 60 <= options.outage <= 86_400):
-        print("outage: --rate: must be 1000 at most; --outage: from 60 to 86400", file=sys.stderr)
+        print(
+            "outage: --rate must be more than 0 and at most 1000; --outage must be between 60 and 86400",
+            file=sys.stderr,
+        )
         return USAGE
     results = simulate_all(scenarios(clients, rate=options.rate, outage=options.outage, seed=options.seed))
     print(as_text(results))
     for path in write(options.report, results) if options.report is not None else ():
-        print(f"written: {path}")
+        print(f"Wrote {path}")
     return 0

@@ -1,17 +1,18 @@
-"""A fleet of clients that goes on wanting orders through an outage, and what it did to the service.
+"""Simulate a fleet of clients during an outage of the service, in virtual time.
 
-Orders arrive at random, spread over the clients. An order whose call ends in a certain no is brought
-again by its owner after a pause, as a broker would: half a minute at first, a minute from then on, a
-random half of it less or more. Every call of ``create_order`` counts as an order wanted: what the retry
-budget governs is how many requests the client makes of each; how often its owner brings it again is not
-the client's affair.
+Orders arrive at random (a Poisson process) and are spread over the clients. If a call of ``create_order``
+ends with a definite failure, its caller calls again after a pause, as a broker's redelivery would: after half
+a minute the first time and after a minute from then on, with a jitter of 50 %.
 
-**Recovered** is the fleet when the orders that are wanted and do not exist have come down to a tenth of
-those at the outage's end (the backlog). It is **due** after the time that the backlog needs: the backlog,
-divided by the service's spare capacity. That is what it can create in a second, less the new orders that
-came in a second meanwhile, and less the work of turning the first request of each call away: this the
-owners cause by bringing orders again, whatever the client does. The work that retries cause is not taken
-off, so a fleet whose retries stand in its own way is late; the last tenth is the room that they have.
+The amplification factor is the number of requests divided by the number of calls. It measures the client's
+own retries, which the retry budget limits. How often the caller repeats a call does not affect it.
+
+The backlog is the number of orders that have been requested but do not exist. The fleet has recovered when
+the backlog has fallen to a tenth of what it was at the end of the outage. The expected recovery time is that
+backlog divided by the spare capacity of the service: its capacity, minus the new orders, minus the work of
+rejecting the first request of each call, which the client cannot avoid. The work that the client's retries
+cause is not subtracted: the remaining tenth of the backlog is the margin for it. So a fleet whose retries
+slow down its own recovery misses the goal.
 """
 
 from __future__ import annotations
@@ -36,39 +37,39 @@ from transfer_async._models.errors import Outcome, TransferError
 from transfer_async._support.clock import Clock
 
 Failure = Literal["429", "refused"]
-"""How the service says that it will not: an answer, or no connection. Both may be sent again."""
+"""How the service rejects a request: with status 429, or by refusing the connection. Both may be retried."""
 
 LATENCY = 0.02
-"""Seconds, beside the time spent in the service's queue."""
+"""Network latency in seconds, in addition to the time in the service's queue."""
 
 _FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
 
 
 class Loop(VirtualLoop):
-    """Virtual time that keeps no task longer than it lives."""
+    """A virtual-time event loop that does not keep references to completed tasks."""
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_until_idle(self) -> None:
-        """Run until nothing is left to do."""
+        """Run until no task or timer is left."""
         while not self.run():
             pass
 
 
 @frozen(kw_only=True)
 class OutageSchedule:
-    """What happens to the service, and when; all in seconds.
+    """The phases of the service: healthy, slow, outage, and healthy again.
 
     Args:
-        capacity: orders a second that it can create when it is well.
-        healthy: for so long at first.
-        slow: then for so long at ``slow_capacity`` of its capacity.
-        slow_capacity: see ``slow``.
-        outage: then for so long it takes no order at all; after that it is well again.
-        failure: how it turns orders away, then and whenever its queue is full.
-        queue: of how many seconds' work; what comes on top is turned away.
-        rejection_cost: what it costs to answer 429, in orders; to refuse a connection costs nothing.
+        capacity: orders per second that the healthy service can create.
+        healthy: the duration of the first phase, in seconds.
+        slow: the duration of the slow phase, in seconds.
+        slow_capacity: the share of the capacity that is left in the slow phase.
+        outage: the duration of the outage, in seconds. The service creates no orders.
+        failure: how the service rejects requests during the outage and when its queue is full.
+        queue: the length of the queue, in seconds of work.
+        rejection_cost: the work of responding with 429, in orders. Refusing a connection costs nothing.
     """
 
     capacity: float
@@ -82,16 +83,16 @@ class OutageSchedule:
 
     @property
     def outage_start(self) -> float:
-        """When the full outage begins."""
+        """Seconds from the start of the simulation to the start of the outage."""
         return self.healthy + self.slow
 
     @property
     def outage_end(self) -> float:
-        """When it is over."""
+        """Seconds from the start of the simulation to the end of the outage."""
         return self.outage_start + self.outage
 
     def capacity_at(self, now: float) -> float:
-        """Orders a second; 0 while it is out."""
+        """Return the capacity at a time, in orders per second."""
         if self.outage_start <= now < self.outage_end:
             return 0.0
         return self.capacity * (self.slow_capacity if self.healthy <= now < self.outage_start else 1.0)
@@ -99,12 +100,13 @@ class OutageSchedule:
 
 @define
 class SimulatedService:
-    """Takes orders, one after the other, or turns them away.
+    """A service that creates orders one after the other, or rejects them.
 
     Args:
-        schedule: what happens to it.
-        loop: its time, which began at 1000.
-        requests: that reached it or tried to, by minute.
+        schedule: the phases of the service.
+        loop: the event loop, whose time starts at 1000.
+        requests: the number of requests by minute, including refused connections.
+        requests_in_outage: the number of requests during the outage.
     """
 
     schedule: OutageSchedule
@@ -115,11 +117,11 @@ class SimulatedService:
     _ids: Any = field(factory=itertools.count)
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the start of the simulation."""
         return self.loop.time() - 1000.0
 
     def admit(self) -> float | None:
-        """Take one request: the seconds until its order exists, or None if it is turned away."""
+        """Process a request. Return the seconds until its order exists, or None if it is rejected."""
         schedule, now = self.schedule, self.now()
         self.requests[int(now // 60)] += 1
         self.requests_in_outage += schedule.outage_start <= now < schedule.outage_end
@@ -131,17 +133,17 @@ class SimulatedService:
             self._free_at = start + 1.0 / capacity
             return self._free_at - now
         if schedule.failure == "429":
-            # Also to say no is work; but what it cannot even say no to is dropped before it costs anything.
+            # Rejections use capacity, too, but requests beyond a second queue are dropped at no cost.
             self._free_at = min(start + schedule.rejection_cost / capacity, now + 2.0 * schedule.queue)
         return None
 
     def respond(self, order: bytes) -> bytes:
-        """Give the answer that an order exists; ``order`` is `response_template` what was sent."""
+        """Return the response for a new order, from its `response_template`."""
         return order.replace(b"HERE", b"tx-%d" % next(self._ids))
 
 
 def response_template(order: NewOrder) -> bytes:
-    """Make the service's answer to an order, with HERE in the place of its id."""
+    """Return the service's response to an order, with HERE in place of the id."""
     names = ("poster_currency", "matcher_currency", "poster_amount", "matcher_amount", "exchange_rate")
     fields: dict[str, Any] = {
         "id": "HERE",
@@ -161,7 +163,7 @@ def response_template(order: NewOrder) -> bytes:
 
 
 class _FakeWriter:
-    """What aiohttp would write to."""
+    """A stub of the writer that aiohttp passes to a request body."""
 
     protocol = None
 
@@ -176,11 +178,11 @@ class _FakeWriter:
         return None
 
     async def write(self, content: bytes) -> None:
-        """It arrives."""
+        """Discard the content."""
 
 
 class OutageTransport:
-    """In the place of `transfer_async._http.transport.Transport`: all else is the real client."""
+    """Replaces `transfer_async._http.transport.Transport`. Everything else is the real client."""
 
     is_open = False
 
@@ -188,18 +190,17 @@ class OutageTransport:
         self._service, self._reply = service, reply
 
     def open(self) -> None:
-        """There is nothing to open."""
+        pass
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        pass
 
     def stays_quiet(self, _carrier: ConnectionState) -> bool:
-        """Whether nothing came after an answer: nothing does here."""
+        """Return whether nothing followed a response; here, nothing ever does."""
         return True
 
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:
-        """Send one request; see the original."""
-        del headers, left  # no answer takes as long as that
+        del headers, left  # all responses arrive in time
         wait = self._service.admit()
         if wait is None and self._service.schedule.failure == "refused":
             body.spent = True
@@ -216,32 +217,32 @@ class OutageTransport:
 # --- the fleet ------------------------------------------------------------------------------------
 
 NO_BUDGET = RetryBudget(capacity=10**9, cost=0, throttle_cost=0)
-"""Every retry that the policy allows is paid for."""
+"""A budget that never runs out: only the retry policy limits the retries."""
 
 MAX_AMPLIFICATION = 1.1
-"""Requests for each order wanted, at most, over a full outage."""
+"""The goal for the amplification factor during the outage."""
 
 RECOVERED_FRACTION = 0.1
-"""The part of the backlog that is left when the fleet has recovered."""
+"""The fleet has recovered when this fraction of the backlog is left."""
 
 SAMPLE_INTERVAL = 5.0
-"""Seconds between two counts of what is waited for."""
+"""Seconds between two samples of the backlog."""
 
 _NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 @frozen(kw_only=True)
 class Scenario:
-    """One simulation.
+    """The parameters of a simulation.
 
     Args:
-        clients: how many, each with its own journal and its own budget.
-        rate: orders a second of the whole fleet.
-        schedule: of the service.
-        budget: of each client.
-        retry_pauses: seconds before an order is brought again, the first time and from then on.
-        recovery_window: how long a recovery is waited for, in lengths of the outage.
-        seed: of everything.
+        clients: the number of clients, each with its own journal and retry budget.
+        rate: the arrival rate of the whole fleet, in orders per second.
+        schedule: the phases of the service.
+        budget: the retry budget of each client.
+        retry_pauses: the seconds before the caller repeats a call, the first time and later.
+        recovery_window: how long to wait for the recovery, in multiples of the slow and outage phases.
+        seed: seeds all randomness.
     """
 
     clients: int
@@ -254,25 +255,26 @@ class Scenario:
 
     @property
     def recovery_timeout(self) -> float:
-        """Seconds after the outage's end for which a recovery is waited for."""
+        """How long to wait for the recovery after the end of the outage, in seconds."""
         return self.recovery_window * (self.schedule.slow + self.schedule.outage)
 
 
 @frozen(kw_only=True)
 class OutageResult:
-    """What one simulation found.
+    """The result of a simulation.
 
     Args:
-        scenario: which it was.
-        calls: of ``create_order`` during the full outage.
-        requests: that were sent meanwhile.
-        per_minute: calls and requests of each minute from the beginning.
-        backlog: orders wanted before the outage's end that did not exist at that moment.
-        backlog_over_time: minutes, and how many orders were wanted and did not exist then.
-        recovered_after: seconds from the outage's end until a tenth of it was left; None if never.
-        other_load: of the service from the outage's end until then, in orders a second: new orders, and
-            turning away the first request of each call. Where it never was, the new orders alone.
-        doubts: orders in doubt.
+        scenario: the parameters of the simulation.
+        calls: the number of ``create_order`` calls during the outage.
+        requests: the number of requests during the outage.
+        per_minute: the numbers of calls and requests in each minute.
+        backlog: the backlog at the end of the outage.
+        backlog_over_time: samples of the backlog: (minute, number of orders).
+        recovered_after: the recovery time in seconds, from the end of the outage; None if the fleet did not
+            recover.
+        other_load: the load during the recovery that does not reduce the backlog, in orders per second: new
+            orders, and the rejection of the first request of each call. Without a recovery, only new orders.
+        doubts: the number of orders in doubt.
     """
 
     scenario: Scenario
@@ -287,33 +289,33 @@ class OutageResult:
 
     @property
     def amplification(self) -> float:
-        """Requests for each order wanted, over the whole of the full outage."""
+        """The amplification factor during the outage."""
         return self.requests / self.calls if self.calls else 0.0
 
     @property
     def amplification_per_minute(self) -> list[float]:
-        """The same of each minute from the beginning."""
+        """The amplification factor of each minute."""
         return [requests / calls if calls else 0.0 for calls, requests in self.per_minute]
 
     @property
     def calls_per_client(self) -> float:
-        """How many calls each client made during the full outage."""
+        """The average number of calls per client during the outage."""
         return self.calls / self.scenario.clients
 
     @property
     def goals_met(self) -> tuple[bool, bool]:
-        """Whether the goals are met: for amplification, and for recovery."""
+        """Whether the goals for the amplification factor and for the recovery time are met."""
         in_time = self.recovered_after is not None and self.recovered_after <= self.expected_recovery
         return self.amplification <= MAX_AMPLIFICATION, in_time
 
     @property
     def expected_recovery(self) -> float:
-        """Seconds that the backlog needs: it, divided by the service's spare capacity."""
+        """The expected recovery time in seconds: the backlog divided by the spare capacity."""
         return self.backlog / (self.scenario.schedule.capacity - self.other_load)
 
 
 class _Client(TransferClient):
-    """A client of the simulated service."""
+    """A client with a simulated transport."""
 
     def __init__(self, transport: OutageTransport, **settings: Any) -> None:
         self._simulated_transport = transport
@@ -324,10 +326,10 @@ class _Client(TransferClient):
 
 
 class Fleet:
-    """The simulation while it runs.
+    """Runs a simulation.
 
     Args:
-        scenario: decides everything.
+        scenario: the parameters of the simulation.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -336,15 +338,15 @@ class Fleet:
         self._service = SimulatedService(scenario.schedule, self._loop)
         self._rng = random.Random(f"fleet:{scenario.seed}")
         (self._order,) = new_orders(1)
-        self._missing: set[int] = set()  # and not there yet
+        self._missing: set[int] = set()  # orders that have been requested but do not exist
         self._backlog = self._calls_in_outage = self._doubts = 0
-        self._new_orders = self._rejected_calls = 0  # between the outage's end and the recovery
+        self._new_orders = self._rejected_calls = 0  # between the end of the outage and the recovery
         self._calls: Counter[int] = Counter()
         self._backlog_over_time: list[tuple[float, int]] = []
         self._recovered_at: float | None = None
 
     def run(self) -> OutageResult:
-        """Run it to its end, in no time."""
+        """Run the simulation and return its result."""
         self._clients = list(self._create_clients())
         self._loop.create_task(self._generate_orders())
         self._loop.create_task(self._sample_backlog())
@@ -386,7 +388,7 @@ class Fleet:
             self._loop.create_task(self._request_until_created(number, self._rng.choice(self._clients)))
 
     async def _request_until_created(self, number: int, client: TransferClient) -> None:
-        """Bring one order, until it exists."""
+        """Call ``create_order`` until the order exists."""
         pause, next_pause = self._scenario.retry_pauses
         while not await self._call(number, client):
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
@@ -402,7 +404,7 @@ class Fleet:
             self._recovered_at = self._service.now()
 
     async def _call(self, number: int, client: TransferClient) -> bool:
-        """Call once; false after a certain no."""
+        """Call ``create_order`` once. Return False after a definite failure."""
         now = self._service.now()
         self._calls[int(now // 60)] += 1
         self._calls_in_outage += self._schedule.outage_start <= now < self._schedule.outage_end
@@ -434,7 +436,7 @@ class Fleet:
         self._backlog = len(self._missing)
 
     def _is_finished(self) -> bool:
-        """Whether all that is to be seen was seen: the recovery and a minute more, or its failing."""
+        """Return whether the fleet recovered a minute ago, or did not recover in time."""
         now, recovered_at = self._service.now(), self._recovered_at
         if recovered_at is not None:
             return now >= recovered_at + 60.0
