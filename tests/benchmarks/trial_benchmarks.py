@@ -21,7 +21,7 @@ from benchmarks.programs import compare
 from benchmarks.programs.bench_create import measure_create
 from benchmarks.programs.bench_micro import extras_imported, measure_decode, measure_imports
 from benchmarks.programs.bench_scale import measure_memory, measure_scale
-from benchmarks.programs.suite_command import as_json, as_text, measured
+from benchmarks.programs.suite_command import as_json, as_text, run_areas
 from transfer_async import Order
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
@@ -172,7 +172,7 @@ def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.Mon
 def test_a_failing_contender_is_reported_and_ended():
     process = ContenderProcess(BARE, ContenderSettings(), core=None)  # nobody listens there
 
-    with pytest.raises(RuntimeError, match="its process ended"):
+    with pytest.raises(RuntimeError, match="the process exited"):
         process.sample(concurrency=1, seconds=0.1)
 
 
@@ -221,7 +221,7 @@ def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.
     areas = {"one": broken, "other": lambda _: AreaResult("other", figures={"f": 1.0})}
     monkeypatch.setattr("benchmarks.programs.suite_command.AREAS", areas)
 
-    one, other = measured(["one", "other"], SMALLEST)
+    one, other = run_areas(["one", "other"], SMALLEST)
 
     assert one.left_out == ["one: failed (OSError: no disk)"]
     assert other.figures == {"f": 1.0}
