@@ -18,15 +18,15 @@ class Goal:
     """A performance goal and the measured value.
 
     Args:
-        what: what is measured.
-        against: the baseline of the comparison.
+        metric: what is measured.
+        baseline: the baseline of the comparison.
         target: an operator and a limit, such as ``<= 1.5``.
         measured: the ratio to the baseline; None if it could not be measured.
         note: a remark.
     """
 
-    what: str
-    against: str
+    metric: str
+    baseline: str
     target: str
     measured: float | None
     note: str = ""
@@ -43,7 +43,7 @@ class Goal:
         """Return the row for the table of goals."""
         measured_text = "-" if self.measured is None else f"{self.measured:.3g}"
         verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
-        return self.what, self.against, self.target, measured_text, verdict, self.note
+        return self.metric, self.baseline, self.target, measured_text, verdict, self.note
 
 
 @frozen
@@ -85,8 +85,8 @@ class AreaResult:
         """Return the results in the format of the JSON report."""
         goals = [
             {
-                "what": goal.what,
-                "against": goal.against,
+                "what": goal.metric,
+                "against": goal.baseline,
                 "goal": goal.target,
                 "measured": goal.measured,
                 "met": goal.met,

@@ -23,9 +23,9 @@ from benchmarks.measuring.services import run_service
 from benchmarks.programs.journal_command import GOAL_CONCURRENCY
 
 CONCURRENCY = 32
-WHAT = f"CPU of `create_order`, {CONCURRENCY} at once"
+METRIC = f"CPU of `create_order`, concurrency {CONCURRENCY}"
 GOALS = {
-    BARE: (WHAT, "bare aiohttp: post bytes, read bytes", "<= 1.6"),
+    BARE: (METRIC, "bare aiohttp: post bytes, read bytes", "<= 1.6"),
     HANDWRITTEN: ("the same", "handwritten client: aiohttp + tenacity, dicts", "<= 0.95"),
     TREASURY: ("the same", "Modern Treasury's async SDK", "<= 0.15"),
     STRIPE: ("the same", "Stripe's async SDK", "<= 0.08"),
@@ -206,8 +206,8 @@ def _journal_result(report: dict[str, Any]) -> AreaResult:
     head = ("journal", "orders/s", f"of {MEMORY}", "CPU, µs per order", "wait p50, ms", "p99")
     table = Table(f"Journals with the raw service, concurrency {GOAL_CONCURRENCY}", head, rows)
     shares = {speed["journal"]: speed["ratio"] for speed in report["speeds"]}
-    what = f"orders per second with SQLiteJournal, concurrency {GOAL_CONCURRENCY}"
+    metric = f"orders per second with SQLiteJournal, concurrency {GOAL_CONCURRENCY}"
     note = f"an fsync takes {report['about']['fsync_ms']} ms"
-    goal = Goal(what, "with MemoryJournal", ">= 0.65", shares[SQLITE], note)
+    goal = Goal(metric, "with MemoryJournal", ">= 0.65", shares[SQLITE], note)
     figures = {f"journal: {speed['journal']}, orders/s": speed["rate"] for speed in report["speeds"]}
     return AreaResult("journal", [goal], [table], figures)

@@ -45,12 +45,12 @@ def measure_decode(size: RunSize) -> AreaResult:
     left_out: list[str] = []
     samples = measure_cases(CASES, size.slow_rounds, left_out)
     goals = []
-    for name, what in GOALS.items():
+    for name, metric in GOALS.items():
         share, note = None, "not installed"
         if {name, PYDANTIC, EXACT} <= samples.keys():
             share = ratio(samples[name], samples[EXACT], float)
             note = f"{ratio(samples[name], samples[PYDANTIC], float):.2f} of pydantic with floats"
-        goals.append(Goal(what, "pydantic 2, keeping every digit", "<= 0.8", share, note))
+        goals.append(Goal(metric, "pydantic 2, keeping every digit", "<= 0.8", share, note))
     rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in samples.items()]
     title = "Decode and encode an order of 8.6 KB"
     tables = [Table(title, ("case", "µs"), rows, _NOTE)] if rows else []
@@ -87,7 +87,7 @@ def _missing(case: str) -> str | None:
 def _sample(case: str, directory: Path) -> float:
     import pyperf  # type: ignore[import-untyped] # in the dependency group `bench`
 
-    file = directory / "turn.json"
+    file = directory / "sample.json"
     file.unlink(missing_ok=True)
     core, _ = machine.pick_cores()
     command = [sys.executable, "-m", "benchmarks.programs.bench_micro", case, "--quiet", f"--output={file}"]
@@ -226,11 +226,11 @@ def measure_imports(size: RunSize) -> AreaResult:
     own = 1e3 * median_of(rounds, lambda round_: round_[1] - round_[0])
     ours = 1e3 * median_of(rounds, lambda round_: round_[2] - round_[1])
     share = median_of(rounds, lambda round_: (round_[2] - round_[1]) / (round_[1] - round_[0]))
-    what, against = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
+    metric, baseline = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
     rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of aiohttp", f"{ours:.1f}")]
     return AreaResult(
         "import",
-        [Goal(what, against, "<= 0.4", share), none],
+        [Goal(metric, baseline, "<= 0.4", share), none],
         [Table("Imports", ("what", "ms"), rows)],
         {"import: aiohttp, ms": own, "import: transfer_async, ms": ours},
     )

@@ -213,11 +213,11 @@ def _long_run_goals(
 ) -> list[Goal]:
     last = steps[-1]
     filled = next((step for step in steps if step["done"] >= _orders_to_fill_journal(size)), last)
-    what = f"after {last['done']:,} orders, {source.name}"
+    metric = f"after {last['done']:,} orders, {source.name}"
     after = f"after {filled['done']:,}"
     return [
-        Goal(f"cost {what}", f"another process {after}, interleaved", "<= 1.15", growth),
-        Goal(f"memory {what}", f"the same process {after}", "<= 1.05", last["bytes"] / filled["bytes"]),
+        Goal(f"cost {metric}", f"another process {after}, interleaved", "<= 1.15", growth),
+        Goal(f"memory {metric}", f"the same process {after}", "<= 1.05", last["bytes"] / filled["bytes"]),
     ]
 
 

@@ -29,7 +29,7 @@ from benchmarks.programs.load_driver import (
     Stop,
     result_of,
 )
-from benchmarks.programs.load_report import LoadReport
+from benchmarks.programs.load_report import LoadReport, LoadResult
 from benchmarks.programs.load_target import (
     HostNotAllowed,
     amount_for,
@@ -272,8 +272,6 @@ def test_the_report_states_that_the_driver_was_too_slow():
         stats.start_delay.add(0.4)
     options = load_command.make_parser().parse_args(["--rate=100"])
 
-    page = LoadReport(
-        load_command.plan_from(options), load_command.LoadResult({100.0: stats}, None, False)
-    ).text()
+    page = LoadReport(load_command.plan_from(options), LoadResult({100.0: stats}, None, False)).text()
 
     assert "400 ms late" in page

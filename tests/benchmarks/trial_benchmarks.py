@@ -147,7 +147,7 @@ def test_memory_is_measured_with_all_orders_in_flight():
     found = measure_memory(SMALLEST)
 
     assert all(value > 0 for value in found.figures.values())
-    assert "concurrency 100" in found.goals[0].what
+    assert "concurrency 100" in found.goals[0].metric
 
 
 @pytest.mark.trial(long=1)

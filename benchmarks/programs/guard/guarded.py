@@ -40,18 +40,18 @@ async def work(*, orders: int, decodes: int) -> None:
 
 async def calls() -> float:
     """Count the function calls per order, in Python and in C."""
-    seen = 0
+    total = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal seen
-        seen += event in ("call", "c_call")
+        nonlocal total
+        total += event in ("call", "c_call")
 
     async with Ours(ContenderSettings(stub_transport=True)) as ours:
         await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
         sys.setprofile(count)
         await drive(ours.create, count=COUNTED_ORDERS, concurrency=CONCURRENCY)
         sys.setprofile(None)
-    return seen / COUNTED_ORDERS
+    return total / COUNTED_ORDERS
 
 
 async def blocks() -> float:
