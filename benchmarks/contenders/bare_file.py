@@ -1,6 +1,6 @@
 """A minimal program that creates the orders in a file: it reads them all and calls ``create_orders``.
 
-It validates only what the models validate, writes no outcomes and has no clean shutdown. The difference to
+It validates only what the models validate, writes no outcomes and has no clean shutdown. The difference from
 ``transfer-async create FILE`` is the cost of the features that the command adds.
 
     python -m benchmarks.contenders.bare_file FILE --journal ... --base-url ... --concurrency 16

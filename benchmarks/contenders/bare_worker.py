@@ -1,6 +1,6 @@
 """A minimal worker: it pulls commands with nats-py, calls ``create_order``, publishes and acknowledges.
 
-It has no redelivery delays, dead letters, heartbeats, health check or clean shutdown. The difference to
+It has no redelivery delays, dead letters, heartbeats, health check or clean shutdown. The difference from
 ``transfer-async worker`` is the cost of these features: client, journal, hooks and event loop are the same.
 
     python -m benchmarks.contenders.bare_worker --broker ... --journal ... --base-url ... --concurrency 16

@@ -1,6 +1,6 @@
 """The workload: orders, the service's responses, and arrival times.
 
-All of it is seeded, so every contender and every run gets the same. The orders use the sandbox's default
+All of it is seeded, so every contender and every run gets the same data. The orders use the sandbox's default
 accounts, so that the sandbox accepts them, too.
 """
 

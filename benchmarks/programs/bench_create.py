@@ -34,7 +34,7 @@ ON_UVLOOP = ("the same, both on uvloop", "bare aiohttp on uvloop", "<= 1.7")
 
 
 SIMILAR_COST = (BARE, HANDWRITTEN)
-"""Contenders whose cost is so close to ours that one process each is not enough."""
+"""Contenders whose cost is so close to ours that one process each is not enough to compare them."""
 
 HIGHER_COST = (HTTPX, TREASURY, STRIPE)
 

@@ -133,7 +133,7 @@ class SimulatedService:
             self._free_at = start + 1.0 / capacity
             return self._free_at - now
         if schedule.failure == "429":
-            # Rejections use capacity, too, but requests beyond a second queue are dropped at no cost.
+            # Rejections use capacity, too, but requests beyond twice the queue length are dropped at no cost.
             self._free_at = min(start + schedule.rejection_cost / capacity, now + 2.0 * schedule.queue)
         return None
 
