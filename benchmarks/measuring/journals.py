@@ -98,9 +98,7 @@ def journal_factory(requested: Collection[str] = JOURNALS) -> Iterator[JournalFa
         if POSTGRES not in requested or not postgres.is_installed():
             yield JournalFactory(directory, None, requested)
             return
-        previous, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
-        stack.callback(setattr, tempfile, "tempdir", previous)
-        server = stack.enter_context(postgres.postgres_server(extra=POSTGRES_SETTINGS))
+        server = stack.enter_context(postgres.PostgresServer(extra=POSTGRES_SETTINGS, within=base))
         yield JournalFactory(directory, server, requested)
 
 

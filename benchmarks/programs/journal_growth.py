@@ -235,9 +235,8 @@ async def _filled_database(factory: JournalFactory, count: int) -> Journal:
 
 _FILL_DATABASE = (
     "SET synchronous_commit = off",
-    "SET session_replication_role = replica",  # skip the foreign-key checks
     """
-    INSERT INTO {schema}.keys
+    INSERT INTO {schema}.keys_2
         (scope, key, state, token, order_id, due_at, ended_at, body, intent, reply)
     SELECT k.scope, 'payment-' || md5('key' || n), k.state, md5('token' || n) || '-' || n,
         'tx-' || left(md5('order' || n), 20), k.due_at, k.ended_at - n, k.body, k.intent, k.reply
@@ -249,7 +248,7 @@ _FILL_DATABASE = (
     FROM {schema}.keys_2 k, {schema}.history h
     WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
 )
-_VACUUM = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
+_VACUUM = ("VACUUM ANALYZE {schema}.keys_2", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
 
 FILLERS: dict[str, Callable[[JournalFactory, int], Awaitable[Journal]]] = {
     SQLITE: _filled_file,
