@@ -221,7 +221,11 @@ def _row(name: str, result: WorkersResult) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each number of workers, or compare one with a bare loop; print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks workers",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument(
         "--bare",
