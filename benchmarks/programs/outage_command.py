@@ -86,7 +86,7 @@ def as_text(results: Sequence[OutageResult]) -> str:
     """Return the report in Markdown."""
     schedule = results[0].scenario.schedule
     about = (
-        f"The fleet creates {results[0].scenario.rate:g} orders per second. The service can create "
+        f"Arrival rate of the fleet: {results[0].scenario.rate:g} orders per second. The service can create "
         f"{schedule.capacity:g} per second, then {schedule.slow_capacity:.0%} of that for "
         f"{schedule.slow:g} s, then none for {schedule.outage:g} s. A 429 costs the service "
         f"{schedule.rejection_cost:g} of an order; a refused connection costs nothing. Goals: an "
