@@ -1,1 +1,1 @@
-"""Benchmarks: `programs` run `contenders` in interleaved rounds, with the tools of `measuring`."""
+"""Benchmarks: `programs` run the clients in `contenders` and use the tools in `measuring`."""

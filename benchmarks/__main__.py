@@ -1,4 +1,4 @@
-"""Run a benchmark: ``python -m benchmarks NAME ...``; each has its own ``--help``."""
+"""Command line: ``python -m benchmarks NAME ...``. Each benchmark has its own ``--help``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from importlib import import_module
 
 PROGRAMS = {
-    "suite": ("suite_command", "everything with a goal: contenders, growth, memory, imports"),
-    "compare": ("compare", "two reports of the suite, figure by figure"),
+    "suite": ("suite_command", "compare transfer_async with other clients and with its performance goals"),
+    "compare": ("compare", "compare two reports of the suite"),
     "guard": (
         "guard.guard_command",
-        "instructions, calls and memory of an order, compared with stored figures",
+        "count instructions, calls and memory, and compare them with stored figures",
     ),
     "journal": (
         "journal_command",
-        "journals on a real disk, with a thousand keys and with a million",
+        "measure journals on a real disk, with a thousand keys and with a million",
     ),
-    "load": ("load_command", "orders at a rate through the real client; checks every outcome"),
-    "outage": ("outage_command", "thousands of clients and a service that fails, in virtual time"),
-    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL, or one against a bare loop"),
-    "file": ("create_file", "a file of orders, against a program's own loop"),
+    "load": ("load_command", "run a load test with the real client, and check every outcome"),
+    "outage": ("outage_command", "simulate an outage with thousands of clients, in virtual time"),
+    "workers": ("workers", "measure workers on NATS and PostgreSQL"),
+    "file": ("create_file", "compare `transfer-async create FILE` with a minimal program"),
 }
-"""By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and its purpose.
+"""For each NAME, the module in `benchmarks.programs` that has its ``main``, and a description.
 
-A program is imported when it runs, since each needs another part of the group `bench`.
+A program is imported only when it runs, because each needs different optional packages.
 """
 
 USAGE = 2
@@ -32,12 +32,12 @@ USAGE = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the program that the first argument names, and return its exit code."""
+    """Run the benchmark named by the first argument and return its exit code."""
     name, *rest = arguments or ["--help"]
     if name in PROGRAMS:
         return import_module(f"benchmarks.programs.{PROGRAMS[name][0]}").main(rest) or 0
     print("usage: python -m benchmarks NAME ...\n")
-    print("\n".join(f"  {one:8} {what}" for one, (_, what) in PROGRAMS.items()))
+    print("\n".join(f"  {program:8} {purpose}" for program, (_, purpose) in PROGRAMS.items()))
     return 0 if name in ("-h", "--help") else USAGE
 
 

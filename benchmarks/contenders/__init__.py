@@ -1,6 +1,6 @@
-"""The contenders: clients with one small interface, each of which imports its own dependencies.
+"""The clients under comparison, behind one small interface.
 
-Each runs in a process of its own (`child`); `host` starts its rounds from outside.
+`process` runs each of them in its own process.
 """
 
 from __future__ import annotations
@@ -11,49 +11,53 @@ from attrs import frozen
 
 
 @frozen(kw_only=True)
-class Terms:
-    """The settings of a contender; 0 keeps its own default.
+class ContenderSettings:
+    """Settings of a contender. 0 selects the contender's own default.
 
     Args:
-        base_url: the service's base URL.
-        token: the service's token.
-        connections: the largest number of connections.
-        patience: the timeout in seconds.
-        hooks: the number of hooks; only for our own client.
-        keys: whether each order has a caller's key; only for our own client.
-        bound: the number of keys that the journal keeps; only for our own client.
-        stubbed: whether a stub replaces the transport; only for our own client.
-        uvloop: whether it runs on uvloop.
+        base_url: the base URL of the service.
+        token: the bearer token.
+        connections: the maximum number of connections.
+        timeout: the timeout of a call, in seconds.
+        hooks: the number of hooks; `transfer_async` only.
+        caller_keys: whether the caller supplies an idempotency key with each order; `transfer_async` only.
+        max_keys: the maximum number of keys in the journal; `transfer_async` only.
+        stub_transport: whether to replace the transport with a stub; `transfer_async` only.
+        uvloop: whether to use uvloop.
     """
 
     base_url: str = "http://127.0.0.1:1"
-    token: str = "none"  # noqa: S105 - of no service
+    token: str = "none"  # noqa: S105 - a placeholder
     connections: int = 0
-    patience: float = 0.0
+    timeout: float = 0.0
     hooks: int = 1
-    keys: bool = False
-    bound: int = 0
-    stubbed: bool = False
+    caller_keys: bool = False
+    max_keys: int = 0
+    stub_transport: bool = False
     uvloop: bool = False
 
 
 class Contender(Protocol):
     """A client that can create orders."""
 
-    def __init__(self, terms: Terms) -> None: ...
+    def __init__(self, settings: ContenderSettings) -> None: ...
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def create(self, number: int) -> object:
-        """Create the order of this number, and read the response as a user of the library would."""
+        """Create an order and parse the response as a user of the library would.
+
+        Args:
+            number: selects one of the prepared orders.
+        """
 
 
 OURS, BARE, HANDWRITTEN = "transfer_async", "aiohttp, bare", "aiohttp + tenacity, by hand"
 HTTPX, TREASURY, STRIPE = "httpx + pydantic", "modern-treasury", "stripe"
 
-PLACES = {
+CONTENDERS = {
     OURS: "ours:Ours",
     BARE: "clients:Bare",
     HANDWRITTEN: "clients:Handwritten",
@@ -61,4 +65,4 @@ PLACES = {
     TREASURY: "clients:ModernTreasury",
     STRIPE: "clients:Stripe",
 }
-"""By name: the module in this package and the class."""
+"""For each name, the module in this package and the class."""

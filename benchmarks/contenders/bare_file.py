@@ -1,7 +1,7 @@
-"""A simple program that creates a file of orders: read all, ``create_orders``, count.
+"""A minimal program that creates the orders in a file: it reads them all and calls ``create_orders``.
 
-Before it sends, it checks only what the models check. It writes no outcomes, and cannot be stopped. What the
-command does beyond this is what it costs more.
+It validates only what the models validate, writes no outcomes and has no clean shutdown. The difference from
+``transfer-async create FILE`` is the cost of the features that the command adds.
 
     python -m benchmarks.contenders.bare_file FILE --journal ... --base-url ... --concurrency 16
 """
@@ -22,7 +22,7 @@ from transfer_async._cli.process import loop_factory
 
 
 def request_of(line: str) -> OrderRequest:
-    """The order request of one line."""
+    """Parse one line."""
     command = json.loads(line, parse_float=Decimal)
     fields = command["order"]
     external = NewExternalOrder(**fields.pop("external_order"))
@@ -30,7 +30,7 @@ def request_of(line: str) -> OrderRequest:
 
 
 async def create(options: argparse.Namespace) -> float:
-    """Create the orders; return the orders per second of the loop alone."""
+    """Create the orders and return the orders per second, without the time to read the file."""
     with options.file.open(encoding="utf-8") as file:
         requests = [request_of(line) for line in file]
     hooks = [FundsHold(place, release)]
@@ -42,18 +42,18 @@ async def create(options: argparse.Namespace) -> float:
     ):
         began = time.perf_counter()
         async for result in client.create_orders(requests, concurrency=options.concurrency):
-            assert result.order is not None  # noqa: S101 - or the rate is another's
+            assert result.order is not None  # noqa: S101 - the rate counts created orders only
         return len(requests) / (time.perf_counter() - began)
 
 
 def main() -> None:
-    """Run the program with the arguments, and print its rate."""
+    """Create the orders and print the rate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--base-url", required=True)
     parser.add_argument("--concurrency", type=int, required=True)
-    # As a program does it, which leaves the garbage collector alone.
+    # The command also tunes the garbage collector; a typical program does not.
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         print(f"{runner.run(create(parser.parse_args())):,.0f} a second")
 

@@ -1,7 +1,7 @@
-"""A simple worker: nats-py pulls, ``create_order``, publish, acknowledge; nothing else.
+"""A minimal worker: it pulls commands with nats-py, calls ``create_order``, publishes and acknowledges.
 
-It has no delays, dead letters, heartbeats, health check or shutdown. What a worker of the package does
-beyond this is what it costs more. The client, its journal, the hooks and the event loop are the same.
+It has no redelivery delays, dead letters, heartbeats, health check or clean shutdown. The difference from
+``transfer-async worker`` is the cost of these features: client, journal, hooks and event loop are the same.
 
     python -m benchmarks.contenders.bare_worker --broker ... --journal ... --base-url ... --concurrency 16
 """
@@ -17,7 +17,7 @@ from decimal import Decimal
 
 import nats
 from nats.aio.msg import Msg
-from nats.errors import TimeoutError as NothingThere
+from nats.errors import TimeoutError as NatsTimeout
 
 from benchmarks.contenders.ours import place, release
 from transfer_async import FundsHold, NewExternalOrder, NewOrder, TransferClient
@@ -25,11 +25,11 @@ from transfer_async._cli.process import loop_factory
 from transfer_async.journal import PostgresJournal
 
 STREAM, CONSUMER, OUTCOMES = "TRANSFER_COMMANDS", "transfer-workers", "transfer.outcomes"
-"""The same streams as the package's own worker."""
+"""The names that ``transfer-async worker`` uses."""
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Process commands until the process is ended."""
+    """Process commands until the process is terminated."""
     connection = await nats.connect(options.broker)
     broker = connection.jetstream()
     commands = await broker.pull_subscribe_bind(CONSUMER, stream=STREAM)
@@ -46,18 +46,17 @@ async def run(options: argparse.Namespace) -> None:
             fields = command["order"]
             external = NewExternalOrder(**fields.pop("external_order"))
             order = await client.create_order(NewOrder(**fields, external_order=external), key=command["key"])
-            told = {"key": command["key"], "outcome": "created", "order_id": order.id}
-            await broker.publish(OUTCOMES, json.dumps(told).encode())
+            outcome = {"key": command["key"], "outcome": "created", "order_id": order.id}
+            await broker.publish(OUTCOMES, json.dumps(outcome).encode())
             await message.ack()
 
         while True:
-            with contextlib.suppress(NothingThere):
+            with contextlib.suppress(NatsTimeout):
                 messages = await commands.fetch(options.concurrency, timeout=1)
                 await asyncio.gather(*map(handle, messages))
 
 
 def main() -> None:
-    """Run the worker with the arguments."""
     parser = argparse.ArgumentParser()
     for name in ("--broker", "--journal", "--base-url"):
         parser.add_argument(name, required=True)

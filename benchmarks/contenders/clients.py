@@ -10,22 +10,22 @@ from typing import Any, Self
 
 import aiohttp
 
-from benchmarks.contenders import Terms
+from benchmarks.contenders import ContenderSettings
 from benchmarks.measuring.workload import CREATE_ORDER_PATH, new_orders, order_fields
 
 
 class Bare:
     """aiohttp alone: posts bytes and reads bytes, the minimum that any client on aiohttp must do."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._url = terms.base_url + CREATE_ORDER_PATH
-        self._headers = {"Authorization": f"Bearer {terms.token}", "Content-Type": "application/json"}
+    def __init__(self, settings: ContenderSettings) -> None:
+        self._settings = settings
+        self._url = settings.base_url + CREATE_ORDER_PATH
+        self._headers = {"Authorization": f"Bearer {settings.token}", "Content-Type": "application/json"}
         self._bodies = [order.to_json() for order in new_orders(500)]
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self._terms.connections or 100)
-        timeout = aiohttp.ClientTimeout(total=self._terms.patience or 300)
+        connector = aiohttp.TCPConnector(limit=self._settings.connections or 100)
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout or 300)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
@@ -41,11 +41,11 @@ class Bare:
 class Handwritten:
     """A typical handwritten client: aiohttp, a retry decorator of tenacity, dicts in and dicts out."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, settings: ContenderSettings) -> None:
         from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-        self._url = terms.base_url + CREATE_ORDER_PATH
-        self._headers = {"Authorization": f"Bearer {terms.token}"}
+        self._url = settings.base_url + CREATE_ORDER_PATH
+        self._headers = {"Authorization": f"Bearer {settings.token}"}
         self._orders = [_with_float_fee(fields) for fields in itertools.islice(order_fields(), 500)]
         self.create = retry(
             stop=stop_after_attempt(3),
@@ -77,13 +77,13 @@ def _with_float_fee(fields: dict[str, Any]) -> dict[str, Any]:
 class HttpxPydantic:
     """httpx and pydantic 2, as in many recent SDKs: models in, models out, no retries."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, settings: ContenderSettings) -> None:
         import httpx
 
         from benchmarks.contenders.pydantic_models import PydanticNewOrder, PydanticOrder
 
-        headers = {"Authorization": f"Bearer {terms.token}", "Content-Type": "application/json"}
-        self._client = httpx.AsyncClient(base_url=terms.base_url, headers=headers)
+        headers = {"Authorization": f"Bearer {settings.token}", "Content-Type": "application/json"}
+        self._client = httpx.AsyncClient(base_url=settings.base_url, headers=headers)
         self._response_model = PydanticOrder
         self._orders = [
             PydanticNewOrder.model_validate(fields) for fields in itertools.islice(order_fields(), 500)
@@ -108,11 +108,11 @@ class ModernTreasury:
     Its closest call creates a payment order. Its models read our order without validating it.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, settings: ContenderSettings) -> None:
         from modern_treasury import AsyncModernTreasury
 
         self._client = AsyncModernTreasury(
-            base_url=terms.base_url, api_key=terms.token, organization_id="benchmarks"
+            base_url=settings.base_url, api_key=settings.token, organization_id="benchmarks"
         )
 
     async def __aenter__(self) -> Self:
@@ -137,13 +137,13 @@ class ModernTreasury:
 class Stripe:
     """Stripe's async SDK with its defaults. Its closest call creates a transfer."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, settings: ContenderSettings) -> None:
         import httpx  # stripe needs it for this HTTP client  # noqa: F401
         import stripe
 
         self._http = stripe.HTTPXClient()
         self._client = stripe.StripeClient(
-            terms.token, http_client=self._http, base_addresses={"api": terms.base_url}
+            settings.token, http_client=self._http, base_addresses={"api": settings.base_url}
         )
 
     async def __aenter__(self) -> Self:

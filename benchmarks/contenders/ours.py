@@ -1,4 +1,4 @@
-"""`transfer_async` with its defaults: a hold that does nothing, a journal in memory, retries."""
+"""`transfer_async` with its defaults: a no-op hold, a journal in memory, and retries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from attrs import define
 
-from benchmarks.contenders import Terms
-from benchmarks.measuring.workload import Answers, new_orders
+from benchmarks.contenders import ContenderSettings
+from benchmarks.measuring.workload import Responses, new_orders
 from transfer_async import (
     FundsHold,
     MemoryJournal,
@@ -26,42 +26,41 @@ from transfer_async._http.write_guard import GuardedBody
 
 
 async def place(_intent: OrderIntent) -> str:
-    """Place a hold that costs nothing."""
+    """Place a hold without doing anything."""
     return "held"
 
 
 async def release(_intent: OrderIntent, _receipt: str | None) -> None:
-    """Release the hold."""
+    """Release a hold without doing anything."""
 
 
 @define
 class Check:
-    """A hook before the hold that does nothing and can be undone."""
+    """A no-op hook that can be undone."""
 
     name: str
 
     async def before(self, _intent: OrderIntent) -> str:
-        """Pass."""
         return "passed"
 
     async def undo(self, _intent: OrderIntent, _receipt: str | None) -> None:
-        """Nothing."""
+        pass
 
 
 class Ours:
-    """The contender of this module."""
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, settings: ContenderSettings) -> None:
+        self._settings = settings
         self._keys = itertools.count()
-        self._orders = new_orders(1 if terms.stubbed else 500)
+        self._orders = new_orders(1 if settings.stub_transport else 500)
         hooks: list[PreflightHook] = [
-            *(Check(f"check-{number}") for number in range(1, terms.hooks)),
+            *(Check(f"check-{number}") for number in range(1, settings.hooks)),
             FundsHold(place, release),
         ]
-        self.client = TransferClient(terms.base_url, terms.token, hooks=hooks, **_options(terms))
-        if terms.stubbed:
-            StubbedTransport(self._orders[0]).take_the_place(self.client)
+        self.client = TransferClient(
+            settings.base_url, settings.token, hooks=hooks, **_client_options(settings)
+        )
+        if settings.stub_transport:
+            StubTransport(self._orders[0]).install(self.client)
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
@@ -71,53 +70,53 @@ class Ours:
         await self.client.close()
 
     async def create(self, number: int) -> Order:
-        """See `Contender.create`."""
         order = self._orders[number % len(self._orders)]
-        key = f"payment-{next(self._keys)}" if self._terms.keys else None
+        key = f"payment-{next(self._keys)}" if self._settings.caller_keys else None
         return await self.client.create_order(order, key=key)
 
 
-def _options(terms: Terms) -> dict[str, Any]:
+def _client_options(settings: ContenderSettings) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if terms.connections:
-        options["max_connections"] = terms.connections
-    if terms.bound:
-        options["journal"] = MemoryJournal(max_keys=terms.bound)
-    if terms.patience:
+    if settings.connections:
+        options["max_connections"] = settings.connections
+    if settings.max_keys:
+        options["journal"] = MemoryJournal(max_keys=settings.max_keys)
+    if settings.timeout:
         names = ("connect", "sock_connect", "sock_read", "total")
-        options["timeouts"] = Timeouts(**dict.fromkeys(names, terms.patience))
-        options |= {"retry": RetryPolicy(deadline=terms.patience), "lease": 2 * terms.patience}
+        options["timeouts"] = Timeouts(**dict.fromkeys(names, settings.timeout))
+        options |= {"retry": RetryPolicy(deadline=settings.timeout), "lease": 2 * settings.timeout}
     return options
 
 
 # --- without a network ----------------------------------------------------------------------------
 
 
-def answer_to(order: NewOrder) -> bytes:
-    """The service's response."""
-    return Answers().answer(json.loads(order.to_json(), parse_float=str))
+def response_to(order: NewOrder) -> bytes:
+    """Return the service's response to an order."""
+    return Responses().respond(json.loads(order.to_json(), parse_float=str))
 
 
 _numbers = itertools.count()
 
 
-class StubbedTransport:
-    """A transport that responds at once, with a new order id each time.
+class StubTransport:
+    """A transport that responds immediately, with a new order id each time.
+
+    What remains to be measured is the client's own work.
 
     Args:
-        order: the only order that the client sends.
+        order: the only order that the client will send.
     """
 
     def __init__(self, order: NewOrder) -> None:
-        answer = answer_to(order)
+        answer = response_to(order)
         self._pieces = answer.split(Order.from_json(answer).id.encode())
 
-    def take_the_place(self, client: TransferClient) -> None:
-        """Replace the transport of ``client``."""
-        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
+    def install(self, client: TransferClient) -> None:
+        """Install this transport in ``client``."""
+        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stub
 
     async def post_order(self, body: GuardedBody, **_: Any) -> ExchangeResult:
-        """See `transfer_async._http.transport.Transport.post_order`."""
         body.spent = body.handed_over = True
         order_id = b"tx-%020d" % next(_numbers)
         return ExchangeResult(sent=True, status=200, body=order_id.join(self._pieces), intact=True)

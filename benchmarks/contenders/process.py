@@ -1,4 +1,7 @@
-"""A contender in its own process: what it runs there, and how it is controlled from outside."""
+"""Run each contender in its own process.
+
+The benchmark starts a `ContenderProcess`. The process reads one JSON command per line from standard input,
+runs the method of `ContenderCommands` with that name, and prints the result as JSON."""
 
 from __future__ import annotations
 
@@ -17,68 +20,68 @@ from typing import Any, Self
 
 import attrs
 
-from benchmarks.contenders import PLACES, Contender, Terms
+from benchmarks.contenders import CONTENDERS, Contender, ContenderSettings
 from benchmarks.measuring import machine
 from benchmarks.measuring.samples import Sample, drive
-from benchmarks.measuring.services import HELD_AFTER
+from benchmarks.measuring.services import WARM_UP_REQUESTS
 
-PATIENCE = 300.0
-"""The timeout for one reply, in seconds."""
-
-
-class LeftOut(Exception):
-    """A contender that is not available, and the reason."""
+TIMEOUT = 300.0
+"""Seconds to wait for the result of a command."""
 
 
-class Process:
-    """A contender in a process of its own, on a core of its own.
+class ContenderUnavailable(Exception):
+    """A package that the contender needs is not installed."""
+
+
+class ContenderProcess:
+    """The benchmark's side of a contender's process.
 
     Args:
-        name: the contender's name.
-        terms: its settings.
-        core: the core it runs on; None for any.
+        name: the name of the contender.
+        settings: its settings.
+        core: the CPU core to pin the process to; None for any.
 
     Raises:
-        LeftOut: a dependency is not installed.
+        ContenderUnavailable: a package that the contender needs is not installed.
     """
 
-    def __init__(self, name: str, terms: Terms, *, core: int | None) -> None:
-        told = json.dumps({**attrs.asdict(terms), "core": core})
+    def __init__(self, name: str, settings: ContenderSettings, *, core: int | None) -> None:
+        options = json.dumps({**attrs.asdict(settings), "core": core})
         self.name = name
-        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-            [sys.executable, "-m", "benchmarks.contenders.process", name, told],
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "benchmarks.contenders.process", name, options],
             cwd=machine.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",
         )
         try:
-            hello = self._read(PATIENCE)
+            greeting = self._read(TIMEOUT)
         except BaseException:
             self.end()
             raise
-        if why := hello.get("left_out"):
+        if why := greeting.get("left_out"):
             self.end()
-            raise LeftOut(f"{name}: {why}")
+            raise ContenderUnavailable(f"{name}: {why}")
 
-    def ask(self, do: str, *, patience: float = PATIENCE, **question: Any) -> Any:
-        """Run a method of `Child` in the process.
+    def call(self, command: str, *, timeout: float = TIMEOUT, **arguments: Any) -> Any:
+        """Run a method of `ContenderCommands` in the process and return its result.
 
         Raises:
             RuntimeError: the process ended or took too long.
         """
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        self._process.stdin.write(json.dumps({"do": do, **question}) + "\n")
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
-        return self._read(patience)
+        return self._read(timeout)
 
-    def turn(self, *, at_once: int, seconds: float) -> Sample:
-        """Create orders in the process."""
-        return Sample(**self.ask("turn", at_once=at_once, seconds=seconds))
+    def sample(self, *, concurrency: int, seconds: float) -> Sample:
+        """Create orders for ``seconds``."""
+        return Sample(**self.call("sample", concurrency=concurrency, seconds=seconds))
 
-    def _read(self, patience: float) -> Any:
+    def _read(self, timeout: float) -> Any:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        watch = threading.Timer(patience, self._process.kill)
+        watch = threading.Timer(timeout, self._process.kill)
         watch.start()
         try:
             line = self._process.stdout.readline()
@@ -86,11 +89,11 @@ class Process:
             watch.cancel()
         if not line:
             self.end()
-            raise RuntimeError(f"{self.name}: its process ended, or took longer than {patience:.0f} s")
+            raise RuntimeError(f"{self.name}: the process exited, or did not respond within {timeout:.0f} s")
         return json.loads(line)
 
     def end(self) -> None:
-        """End the process; may be called more than once."""
+        """Stop the process. Calling this again has no effect."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
         self._process.stdin.close()
         try:
@@ -108,72 +111,78 @@ class Process:
 
 
 @contextmanager
-def processes(
-    names: Iterable[str], terms: Terms, left_out: list[str], *, core: int | None
-) -> Iterator[dict[str, Process]]:
-    """Start a process for each; add those that are not available to ``left_out``."""
+def contender_processes(
+    names: Iterable[str], settings: ContenderSettings, left_out: list[str], *, core: int | None
+) -> Iterator[dict[str, ContenderProcess]]:
+    """Start a process for each contender; add the unavailable ones to ``left_out``."""
     with ExitStack() as stack:
-        found = {}
+        results = {}
         for name in names:
             try:
-                found[name] = stack.enter_context(Process(name, terms, core=core))
-            except LeftOut as why:
+                results[name] = stack.enter_context(ContenderProcess(name, settings, core=core))
+            except ContenderUnavailable as why:
                 left_out.append(str(why))
-        yield found
+        yield results
 
 
 # --- within the process ---------------------------------------------------------------------------
 
-WITHOUT_END = 1 << 62
-LOOK_EVERY = 0.02
+UNLIMITED = 1 << 62
+POLL_INTERVAL = 0.02
 
 
-class Child:
-    """The requests that a contender's process accepts.
+class ContenderCommands:
+    """The commands that run in a contender's process.
 
     Args:
-        contender: the contender, opened.
+        contender: the open contender.
     """
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
 
-    async def turn(self, *, at_once: int, seconds: float, count: int = WITHOUT_END) -> dict[str, Any]:
-        """Create orders for so many seconds, after a warm-up that opens all connections."""
-        await drive(self._contender.create, count=2 * at_once, at_once=at_once)
+    async def sample(self, *, concurrency: int, seconds: float) -> dict[str, Any]:
+        """Create orders for ``seconds``, after a warm-up that opens all connections."""
+        await drive(self._contender.create, count=2 * concurrency, concurrency=concurrency)
         return attrs.asdict(
-            await drive(self._contender.create, count=count, at_once=at_once, seconds=seconds)
+            await drive(self._contender.create, count=UNLIMITED, concurrency=concurrency, seconds=seconds)
         )
 
-    async def profile(self, *, at_once: int, seconds: float) -> dict[str, Any]:
-        """Create orders as above, and sample where the time goes."""
-        await drive(self._contender.create, count=2 * at_once, at_once=at_once)
-        with sampled() as seen:
-            await drive(self._contender.create, count=WITHOUT_END, at_once=at_once, seconds=seconds)
-        return seen
+    async def profile(self, *, concurrency: int, seconds: float) -> dict[str, Any]:
+        """Create orders as `sample` does; return the CPU seconds by part of the program."""
+        await drive(self._contender.create, count=2 * concurrency, concurrency=concurrency)
+        with profile_cpu() as profile:
+            await drive(self._contender.create, count=UNLIMITED, concurrency=concurrency, seconds=seconds)
+        return profile
 
-    async def crowd(self, *, count: int) -> dict[str, Any]:
-        """Return the memory of so many orders in flight; the service responds only after it has all."""
-        await drive(self._contender.create, count=HELD_AFTER, at_once=8)
-        before = peak = machine.settled_memory()
+    async def memory_per_order(self, *, count: int) -> dict[str, Any]:
+        """Return the memory per order with ``count`` orders in flight.
+
+        The service must hold its responses until all requests have arrived."""
+        await drive(self._contender.create, count=WARM_UP_REQUESTS, concurrency=8)
+        before = peak = machine.rss_after_gc()
         tasks = [asyncio.ensure_future(self._contender.create(number)) for number in range(count)]
         while not any(task.done() for task in tasks):
-            peak = max(peak, machine.memory())
-            await asyncio.sleep(LOOK_EVERY)
+            peak = max(peak, machine.rss())
+            await asyncio.sleep(POLL_INTERVAL)
         await asyncio.gather(*tasks)
         return {"bytes": (peak - before) / count}
 
-    async def endure(self, *, at_once: int, done: list[int], seconds: float) -> list[dict[str, float]]:
-        """Return cost and memory after so many orders and after so many more; fewer if the time is up."""
-        found, so_far, end = [], 0, time.perf_counter() + seconds
-        for number in done:
+    async def run_long(
+        self, *, concurrency: int, orders_done: list[int], seconds: float
+    ) -> list[dict[str, float]]:
+        """Return CPU cost and memory at each number of ``orders_done``, or fewer if the time is up."""
+        results, created, end = [], 0, time.perf_counter() + seconds
+        for number in orders_done:
             left = max(0.0, end - time.perf_counter())
-            sample = await drive(self._contender.create, count=number - so_far, at_once=at_once, seconds=left)
-            so_far += sample.count
-            found.append({"done": so_far, "cpu": sample.cpu_cost, "bytes": machine.settled_memory()})
-            if so_far < number:
+            sample = await drive(
+                self._contender.create, count=number - created, concurrency=concurrency, seconds=left
+            )
+            created += sample.count
+            results.append({"done": created, "cpu": sample.cpu_cost, "bytes": machine.rss_after_gc()})
+            if created < number:
                 break
-        return found
+        return results
 
 
 # --- the profiler ---------------------------------------------------------------------------------
@@ -184,10 +193,10 @@ class Child:
 # the package or to aiohttp. The time of C code counts for its caller: a decoder's time counts for the module
 # that decodes. Waiting is not counted.
 
-EVERY = 0.00097
-"""The interval in seconds, chosen so that it coincides with no other period."""
+PROFILE_INTERVAL = 0.00097
+"""The sampling interval in seconds. It is not a multiple of other periods, such as 1 ms."""
 
-PARTS = {
+PROFILE_PARTS = {
     "transfer_async._converters": "decode and encode",
     "transfer_async._http.classify": "decode and encode",
     "transfer_async._models.responses": "decode and encode",
@@ -203,74 +212,76 @@ PARTS = {
     "yarl": "aiohttp itself",
     "benchmarks": "the benchmark",
 }
-"""The part that a module belongs to, by the longest matching prefix of its name."""
+"""The part of the program for each module; the longest matching prefix counts."""
 
-REST = "event loop"
+EVENT_LOOP = "event loop"
 
 
 @contextmanager
-def sampled() -> Iterator[dict[str, float]]:
-    """Add up CPU seconds by part, of the main thread only."""
-    seen: dict[str, float] = {}
+def profile_cpu() -> Iterator[dict[str, float]]:
+    """Collect the CPU seconds of the main thread, by part of the program."""
+    profile: dict[str, float] = {}
     before: float | None = None
 
-    def look(_number: int, frame: FrameType | None) -> None:
+    def on_signal(_number: int, frame: FrameType | None) -> None:
         nonlocal before
-        part, now = _part(frame), time.process_time()
-        if before is not None:  # the first look only begins: what came before may have been anything
-            seen[part] = seen.get(part, 0.0) + now - before
+        part, now = _part_of(frame), time.process_time()
+        if before is not None:  # the time before the first sample is unknown
+            profile[part] = profile.get(part, 0.0) + now - before
         before = now
 
-    usual = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
+    previous_handler = signal.signal(signal.SIGALRM, on_signal)
+    signal.setitimer(signal.ITIMER_REAL, PROFILE_INTERVAL, PROFILE_INTERVAL)
     try:
-        yield seen
+        yield profile
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
+        signal.signal(signal.SIGALRM, previous_handler)
 
 
-def _part(frame: FrameType | None) -> str:
+def _part_of(frame: FrameType | None) -> str:
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         while module:
-            if module in PARTS:
-                return PARTS[module]
+            if module in PROFILE_PARTS:
+                return PROFILE_PARTS[module]
             module = module.rpartition(".")[0]
         frame = frame.f_back
-    return REST
+    return EVENT_LOOP
 
 
 def main() -> None:
-    """Run the contender of the first argument with the settings of the second, until the input ends."""
-    name, told = sys.argv[1], json.loads(sys.argv[2])
-    machine.pin(told.pop("core"))
-    machine.descriptors()
-    terms = Terms(**told)
+    """Run the contender that the arguments name, until standard input is closed."""
+    name, options = sys.argv[1], json.loads(sys.argv[2])
+    machine.pin(options.pop("core"))
+    machine.raise_file_limit()
+    settings = ContenderSettings(**options)
     try:
-        loops = importlib.import_module("uvloop").new_event_loop if terms.uvloop else None
-        runner = asyncio.Runner(loop_factory=loops)
-        contender = runner.run(_enter(name, terms))
+        loop_factory = importlib.import_module("uvloop").new_event_loop if settings.uvloop else None
+        runner = asyncio.Runner(loop_factory=loop_factory)
+        contender = runner.run(_enter(name, settings))
     except ImportError as error:
-        _say({"left_out": str(error)})
+        _send({"left_out": str(error)})
         return
     with runner:
-        child = Child(contender)
-        _say({"ready": True})
+        child = ContenderCommands(contender)
+        _send({"ready": True})
         for line in sys.stdin:
-            question = json.loads(line)
-            _say(runner.run(getattr(child, question.pop("do"))(**question)))
+            arguments = json.loads(line)
+            _send(runner.run(getattr(child, arguments.pop("command"))(**arguments)))
         runner.run(contender.__aexit__(None, None, None))
 
 
-async def _enter(name: str, terms: Terms) -> Contender:
-    module, _, kind = PLACES[name].partition(":")
-    made: type[Contender] = getattr(importlib.import_module(f"benchmarks.contenders.{module}"), kind)
-    return await made(terms).__aenter__()  # some want a running loop when they are made
+async def _enter(name: str, settings: ContenderSettings) -> Contender:
+    module, _, kind = CONTENDERS[name].partition(":")
+    contender_class: type[Contender] = getattr(
+        importlib.import_module(f"benchmarks.contenders.{module}"), kind
+    )
+    return await contender_class(settings).__aenter__()  # some constructors need a running loop
 
 
-def _say(answer: object) -> None:
-    print(json.dumps(answer), flush=True)
+def _send(message: object) -> None:
+    print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tools to measure and to report; they import neither programs nor contenders."""
+"""Tools for measuring and reporting. They import neither programs nor contenders."""

@@ -1,4 +1,4 @@
-"""The journals to measure, each on a real disk, and facts about that disk."""
+"""Create journals on a real disk, and describe that disk."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from transfer_async.journal.transitions import Move
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)
 
-IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-"""File systems in memory, on which a commit costs nothing and protects nothing."""
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
+"""File systems in memory, where a commit costs nothing."""
 
-SERVER = {"shared_buffers": "128MB"}
-"""PostgreSQL's own defaults; the tests use a smaller server."""
+POSTGRES_SETTINGS = {"shared_buffers": "128MB"}
+"""PostgreSQL's default. The server of the tests has a smaller cache."""
 
 
-class Workshop:
-    """Creates journals in a directory on a real disk and, if there is one, on a PostgreSQL server.
+class JournalFactory:
+    """Creates journals in a directory on a real disk and, if possible, on a PostgreSQL server.
 
     Args:
-        directory: a directory on that disk.
+        directory: a directory on a real disk.
         server: a running server, or None.
-        wanted: the names of the journals.
+        requested: the names of the journals to measure.
     """
 
     def __init__(
-        self, directory: Path, server: postgres.PostgresServer | None, wanted: Collection[str] = JOURNALS
+        self, directory: Path, server: postgres.PostgresServer | None, requested: Collection[str] = JOURNALS
     ) -> None:
         self.directory = directory
-        self._wanted = wanted
+        self._requested = requested
         self.server = server
         self._numbers = itertools.count()
 
     @property
     def names(self) -> list[str]:
-        """The requested journals that are available; always the one in memory, to compare with."""
-        had = [SQLITE, *([POSTGRES] if self.server is not None else [])]
-        return [MEMORY, *(name for name in had if name in self._wanted)]
+        """The requested journals that are available, and `MemoryJournal` as the baseline."""
+        available = [SQLITE, *([POSTGRES] if self.server is not None else [])]
+        return [MEMORY, *(name for name in available if name in self._requested)]
 
     def journal(self, name: str) -> Journal:
-        """Create a new, empty journal; the caller closes it."""
+        """Create an empty journal. The caller must close it."""
         if name == MEMORY:
             return MemoryJournal(max_keys=1_000_000)
         if name == SQLITE:
@@ -63,22 +63,22 @@ class Workshop:
         return PostgresJournal(self.dsn, schema=self.schema())
 
     def path(self) -> Path:
-        """Return a new path for a file."""
+        """Return an unused path for a journal file."""
         return self.directory / f"journal-{next(self._numbers)}.sqlite"
 
     @property
     def dsn(self) -> str:
-        """Return the address of the server's database."""
+        """The address of the PostgreSQL database."""
         assert self.server is not None  # noqa: S101 - see `names`
         return self.server.dsn
 
     def schema(self) -> str:
-        """Return the name of a new schema: each journal has its own."""
+        """Return an unused schema name."""
         return f"journal_{next(self._numbers)}"
 
     def about(self) -> dict[str, Any]:
-        """Return the conditions of the measurement."""
-        version = "none" if self.server is None else _one_line(self.server.log)
+        """Describe the conditions of the measurement."""
+        version = "none" if self.server is None else _postgres_version(self.server.log)
         return {
             "python": platform.python_version(),
             "processors": os.cpu_count(),
@@ -90,34 +90,34 @@ class Workshop:
 
 
 @contextmanager
-def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
-    """Open a workshop; remove everything in it at the end."""
+def journal_factory(requested: Collection[str] = JOURNALS) -> Iterator[JournalFactory]:
+    """Yield a factory; remove its journals at the end."""
     with ExitStack() as stack:
-        base = disk()
+        base = disk_directory()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
-        if POSTGRES not in wanted or not postgres.is_installed():
-            yield Workshop(directory, None, wanted)
+        if POSTGRES not in requested or not postgres.is_installed():
+            yield JournalFactory(directory, None, requested)
             return
-        usual, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
-        stack.callback(setattr, tempfile, "tempdir", usual)
-        server = stack.enter_context(postgres.postgres_server(extra=SERVER))
-        yield Workshop(directory, server, wanted)
+        server = stack.enter_context(postgres.PostgresServer(extra=POSTGRES_SETTINGS, within=base))
+        yield JournalFactory(directory, server, requested)
 
 
-def disk() -> Path:
-    """Return a directory for temporary files that is not in memory.
+def disk_directory() -> Path:
+    """Return a directory for temporary files that is on a disk.
 
     Raises:
-        RuntimeError: there is no such directory.
+        RuntimeError: all of them are in memory.
     """
-    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - only looked at
-        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in IN_MEMORY:
+    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - nothing is created here
+        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in MEMORY_FILE_SYSTEMS:
             return place
-    raise RuntimeError("every place for temporary files is in memory: run this from a directory on a disk")
+    raise RuntimeError(
+        "all directories for temporary files are in memory: run this from a directory on a disk"
+    )
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system of ``path``, if the system reports it."""
+    """Return the type of the file system that contains ``path``, or ``unknown``."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return "unknown"
@@ -129,38 +129,37 @@ def file_system(path: Path) -> str:
     return found[1]
 
 
-def fsync_time(directory: Path, *, times: int = 50) -> float:
-    """Return the median seconds to write a page to the disk; no commit can be faster."""
-    taken = []
+def fsync_time(directory: Path, *, repetitions: int = 50) -> float:
+    """Return the median time to write and fsync a page, in seconds. No commit can be faster."""
+    durations = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
-        for _ in range(times):
+        for _ in range(repetitions):
             began = time.perf_counter()
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-            taken.append(time.perf_counter() - began)
-    return median(taken)
+            durations.append(time.perf_counter() - began)
+    return median(durations)
 
 
-def _one_line(log: str) -> str:
-    """Return the version from a server's first log line: ``... starting PostgreSQL 16.2 on ...``."""
+def _postgres_version(log: str) -> str:
+    """Extract the version from the server's log: ``... starting PostgreSQL 16.2 on ...``."""
     return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
 
 
-class StopwatchJournal:
-    """A journal that delegates to another and adds up the waiting time of each key."""
+class TimedJournal:
+    """Delegates to another journal and measures how long each key waits for it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._seconds: dict[str, float] = {}
 
-    def take(self, *percents: float) -> list[float]:
-        """Return the percentiles of the seconds of all keys since the last call."""
+    def percentiles(self, *percents: float) -> list[float]:
+        """Return percentiles of the waiting time per key, in seconds, and reset the times."""
         seconds, self._seconds = self._seconds, {}
         return [percentile(seconds.values(), percent) for percent in percents]
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """See `Journal.move`."""
         began = time.perf_counter()
         try:
             return await self._journal.move(scope, key, move)
@@ -175,5 +174,4 @@ class StopwatchJournal:
         await self._journal.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate everything else."""
         return getattr(self._journal, name)

@@ -1,4 +1,4 @@
-"""Facts about the machine, and how to reserve a core."""
+"""The machine: its description, CPU cores, file limit and memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PACKAGES = (
     *("aiohttp", "attrs", "cattrs", "msgspec", "tenacity"),
     *("httpx", "pydantic", "modern-treasury", "stripe", "pyperf"),
 )
-"""The packages whose versions are reported: dependencies first, then contenders."""
+"""The packages whose versions reports contain: dependencies first, then contenders."""
 
 
-def cores() -> tuple[int | None, int | None]:
-    """A core for the contender and another for the service; None if processes cannot be pinned."""
+def pick_cores() -> tuple[int | None, int | None]:
+    """Return a core for the contender and one for the service; None if processes cannot be pinned."""
     if not hasattr(os, "sched_setaffinity"):
         return None, None
     free = sorted(os.sched_getaffinity(0))
@@ -35,20 +35,20 @@ def pin(core: int | None) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def descriptors() -> int:
-    """Raise this process's limit of open files as far as allowed, and return it."""
+def raise_file_limit() -> int:
+    """Raise this process's limit of open files as far as possible and return it."""
     try:
         import resource  # Windows has none
     except ImportError:
         return 500
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    limit = 65_536 if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
-def memory() -> int:
-    """Return the resident bytes of this process, or their maximum if the system reports no more."""
+def rss() -> int:
+    """Return the resident set size in bytes, or its maximum if that is all the system reports."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -58,20 +58,20 @@ def memory() -> int:
     return size if sys.platform == "darwin" else size * 1024
 
 
-def settled_memory() -> int:
-    """Return the same after a garbage collection."""
+def rss_after_gc() -> int:
+    """Collect garbage, then return the resident set size."""
     gc.collect()
-    return memory()
+    return rss()
 
 
 def about() -> dict[str, Any]:
-    """Return the machine, the versions, the time and the commit."""
+    """Describe the machine, the versions, the time and the commit."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
         "changed": bool(_git("status", "--porcelain", "--", "transfer_async", "benchmarks")),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, {_processor()}",
-        "pinned": cores()[0] is not None,
+        "pinned": pick_cores()[0] is not None,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
@@ -85,16 +85,16 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or "unknown processor")
 
 
-def _git(*words: str) -> str:
+def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - words of our own
-            (shutil.which("git") or "git", *words),
+        completed = subprocess.run(  # noqa: S603 - our own arguments
+            (shutil.which("git") or "git", *arguments),
             cwd=ROOT,
             capture_output=True,
             encoding="utf-8",
@@ -103,4 +103,4 @@ def _git(*words: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return completed.stdout.strip()

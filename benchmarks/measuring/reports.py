@@ -1,4 +1,4 @@
-"""The result of a benchmark: figures, goals, tables and plots."""
+"""Reports: goals, tables and plots."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": op
 
 @frozen
 class Goal:
-    """A goal and the measured value; None if it could not be measured.
+    """A performance goal and the measured value.
 
     Args:
-        what: what is measured.
-        against: what it is compared with.
-        wanted: a sign and a limit.
-        measured: a ratio within one run.
+        metric: what is measured.
+        baseline: the baseline of the comparison.
+        target: an operator and a limit, such as ``<= 1.5``.
+        measured: the ratio to the baseline; None if it could not be measured.
         note: a remark.
     """
 
-    what: str
-    against: str
-    wanted: str
+    metric: str
+    baseline: str
+    target: str
     measured: float | None
     note: str = ""
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met."""
+        """Whether the goal is met; None if it could not be measured."""
         if self.measured is None:
             return None
-        sign, _, limit = self.wanted.partition(" ")
+        sign, _, limit = self.target.partition(" ")
         return _SIGNS[sign](self.measured, float(limit))
 
     def row(self) -> tuple[str, ...]:
-        """Return its row in the table of goals."""
-        seen = "-" if self.measured is None else f"{self.measured:.3g}"
-        word = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
-        return self.what, self.against, self.wanted, seen, word, self.note
+        """Return the row for the table of goals."""
+        measured_text = "-" if self.measured is None else f"{self.measured:.3g}"
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
+        return self.metric, self.baseline, self.target, measured_text, verdict, self.note
 
 
 @frozen
 class Table:
-    """One table of a report."""
+    """A table with a title and a note."""
 
     title: str
     head: Sequence[str]
@@ -56,22 +56,22 @@ class Table:
     note: str = ""
 
     def text(self) -> str:
-        """The table in Markdown."""
-        laid = table(self.head, self.rows)
-        return "\n\n".join(filter(None, (self.title + ":", laid, self.note)))
+        """Return the table in Markdown."""
+        text_table = table(self.head, self.rows)
+        return "\n\n".join(filter(None, (self.title + ":", text_table, self.note)))
 
 
 @frozen
-class Findings:
-    """The result of one area.
+class AreaResult:
+    """The results of one area of the suite.
 
     Args:
-        area: its name.
+        area: the name of the area.
         goals: the goals, in the order of the report.
-        tables: the figures for readers.
-        figures: the same by name, each in its unit, for ``python -m benchmarks compare``.
-        left_out: what could not be measured, and why.
-        seconds: the duration.
+        tables: the figures for human readers.
+        figures: the figures by name and unit, for ``python -m benchmarks compare``.
+        left_out: what could not be measured, with the reason.
+        seconds: the duration of the measurement.
     """
 
     area: str
@@ -82,16 +82,16 @@ class Findings:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for the JSON file."""
+        """Return the results in the format of the JSON report."""
         goals = [
             {
-                "what": one.what,
-                "against": one.against,
-                "goal": one.wanted,
-                "measured": one.measured,
-                "met": one.met,
+                "what": goal.metric,
+                "against": goal.baseline,
+                "goal": goal.target,
+                "measured": goal.measured,
+                "met": goal.met,
             }
-            for one in self.goals
+            for goal in self.goals
         ]
         return {
             "area": self.area,
@@ -103,19 +103,19 @@ class Findings:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown, the first column aligned left and all others right."""
+    """Return a table in Markdown. The first column is left-aligned, the others are right-aligned."""
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    laid = [
+    text_table = [
         [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
         for cells in (list(zip(line, widths, strict=True)) for line in (lines[0], marks, *lines[1:]))
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in laid)
+    return "\n".join(f"| {' | '.join(line)} |" for line in text_table)
 
 
 def goals_table(goals: Sequence[Goal]) -> str:
-    """The table of goals."""
+    """Return the table of goals."""
     return table(("what", "against", "goal", "measured", "", "note"), [goal.row() for goal in goals])
 
 
@@ -124,27 +124,27 @@ def goals_table(goals: Sequence[Goal]) -> str:
 Points = Sequence[tuple[float, float]]
 
 _NINES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
-_MARKS = "osD^vPX*"
+_MARKERS = "osD^vPX*"
 
 
 def can_plot() -> bool:
     """Whether matplotlib is installed."""
     try:
-        import matplotlib  # noqa: F401 - an extra's; only asked for
+        import matplotlib  # noqa: F401 - optional
     except ImportError:
         return False
     return True
 
 
 def plot_percentiles(path: Path, at: Mapping[str, Callable[[float], float]], *, title: str) -> Path:
-    """Draw latencies by percentile, a line for each name, the highest percentiles spread out.
+    """Plot latency against percentile, on an axis that spreads out the highest percentiles.
 
     Args:
-        path: of the PNG file.
-        at: says the seconds of a percentile.
-        title: stands above.
+        path: the PNG file to write.
+        at: for each line, a function that returns the latency of a percentile in seconds.
+        title: the title of the plot.
     """
-    nines = [n / 20 for n in range(81)]  # how many nines a percentile has: 0 is 0 %, 2 is 99 %
+    nines = [n / 20 for n in range(81)]  # the number of nines of a percentile: 2 is 99 %
 
     def draw(axes: Any) -> None:
         for name, seconds in at.items():
@@ -161,19 +161,19 @@ def plot_percentiles(path: Path, at: Mapping[str, Callable[[float], float]], *, 
 def plot_against_load(
     path: Path, lines: Mapping[str, Points], *, title: str, x: str, y: str, guide: str | None = None
 ) -> Path:
-    """Draw figures against the load.
+    """Plot figures against the load.
 
     Args:
-        path: of the PNG file.
-        lines: points of load and figure, by name.
-        title: stands above.
-        x: names the load, with its unit.
-        y: names the figure, with its unit.
-        guide: names a line on which the figure is the load itself; none without.
+        path: the PNG file to write.
+        lines: for each line, the points (load, figure).
+        title: the title of the plot.
+        x: the label of the load axis.
+        y: the label of the figure axis.
+        guide: the label of an additional line y = x; None for no such line.
     """
 
     def draw(axes: Any) -> None:
-        for mark, (name, points) in zip(_MARKS * 9, lines.items(), strict=False):
+        for mark, (name, points) in zip(_MARKERS * 9, lines.items(), strict=False):
             axes.plot(*zip(*points, strict=True), marker=mark, label=name)
         loads = sorted({load for points in lines.values() for load, _ in points})
         if guide is not None:
@@ -198,15 +198,15 @@ def plot_over_time(
     spans: Mapping[str, tuple[float, float]],
     goal: tuple[str, float] | None = None,
 ) -> Path:
-    """Draw figures over time, with what happened meanwhile behind them.
+    """Plot figures over time, with shaded phases.
 
     Args:
-        path: of the PNG file.
-        lines: points of minute and figure, by name.
-        title: stands above.
-        y: names the figure, with its unit.
-        spans: from which minute to which, by name.
-        goal: a name and a figure.
+        path: the PNG file to write.
+        lines: for each line, the points (minute, figure).
+        title: the title of the plot.
+        y: the label of the figure axis.
+        spans: the phases: first and last minute, by name.
+        goal: the label and the value of a horizontal line.
     """
 
     def draw(axes: Any) -> None:
@@ -224,7 +224,7 @@ def plot_over_time(
 
 
 def _save(path: Path, draw: Callable[[Any], None], *, size: tuple[float, float] = (8.0, 4.8)) -> Path:
-    from matplotlib.figure import Figure  # an extra's, and heavy
+    from matplotlib.figure import Figure  # optional, and slow to import
 
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
@@ -235,8 +235,8 @@ def _save(path: Path, draw: Callable[[Any], None], *, size: tuple[float, float] 
 
 
 def _plain_numbers(axis: Any) -> None:
-    """Say 5 and 200 where a logarithmic axis would say powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # as above
+    """Label a logarithmic axis with plain numbers instead of powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # optional
 
     axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

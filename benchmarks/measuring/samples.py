@@ -1,7 +1,7 @@
-"""Measurements on a noisy machine.
+"""Sampling on a noisy machine.
 
-Contenders alternate within each round, in another order each time, so that noise affects all of them.
-Comparisons are made within a round. Reports show medians, not means.
+Each round takes one sample of each contender, in a different order each time, so that noise affects all of
+them. Ratios are computed within a round. Reports show medians, not means.
 """
 
 from __future__ import annotations
@@ -20,68 +20,68 @@ T = TypeVar("T")
 
 
 @frozen
-class Effort:
-    """The extent of the measurements.
+class RunSize:
+    """How much to measure.
 
     Args:
-        name: the name of this extent.
+        name: the name of this size.
         rounds: the number of rounds.
-        few: the number of rounds if one takes long.
-        starts: how often contenders with similar costs are restarted.
-        turn: the seconds of each contender in a round.
-        crowd: the number of orders in flight when memory is measured.
-        levels: the numbers of concurrent orders when the load grows.
-        done: the numbers of orders after which a long-running process is measured.
-        bound: the number of keys that its journal keeps.
-        orders: the number of orders for each journal in a round.
+        slow_rounds: the number of rounds of slow measurements.
+        restarts: how often to restart the contenders whose costs are similar.
+        sample_seconds: the duration of one sample.
+        in_flight: the number of orders in flight when measuring memory.
+        concurrency_levels: the numbers of concurrent orders to compare.
+        orders_done: the numbers of orders after which to measure a long-running process.
+        max_keys: the maximum number of keys in the journal of that process.
+        orders_per_sample: the number of orders in one sample of a journal.
     """
 
     name: str
     rounds: int
-    few: int
-    starts: int
-    turn: float
-    crowd: int
-    levels: tuple[int, ...]
-    done: tuple[int, ...]
-    bound: int
-    orders: int
+    slow_rounds: int
+    restarts: int
+    sample_seconds: float
+    in_flight: int
+    concurrency_levels: tuple[int, ...]
+    orders_done: tuple[int, ...]
+    max_keys: int
+    orders_per_sample: int
 
 
-QUICK = Effort(
+QUICK = RunSize(
     name="quick",
     rounds=3,
-    few=2,
-    starts=1,
-    turn=0.25,
-    crowd=2_000,
-    levels=(1, 8, 64, 512),
-    done=(1_000, 3_000, 10_000, 20_000),
-    bound=1_000,
-    orders=600,
+    slow_rounds=2,
+    restarts=1,
+    sample_seconds=0.25,
+    in_flight=2_000,
+    concurrency_levels=(1, 8, 64, 512),
+    orders_done=(1_000, 3_000, 10_000, 20_000),
+    max_keys=1_000,
+    orders_per_sample=600,
 )
-FULL = Effort(
+FULL = RunSize(
     name="full",
     rounds=9,
-    few=5,
-    starts=6,
-    turn=0.8,
-    crowd=10_000,
-    levels=(1, 8, 64, 512, 4_096),
-    done=(1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),
-    bound=10_000,
-    orders=2_000,
+    slow_rounds=5,
+    restarts=6,
+    sample_seconds=0.8,
+    in_flight=10_000,
+    concurrency_levels=(1, 8, 64, 512, 4_096),
+    orders_done=(1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),
+    max_keys=10_000,
+    orders_per_sample=2_000,
 )
 
 
 @frozen
 class Sample:
-    """One measurement of a repeated operation.
+    """One sample of a repeated operation.
 
     Args:
         count: the number of repetitions.
         seconds: the total duration.
-        cpu: the CPU seconds of this process, all threads together.
+        cpu: the CPU seconds of all threads of this process.
     """
 
     count: int
@@ -90,85 +90,85 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """How often a second."""
+        """Repetitions per second."""
         return self.count / self.seconds
 
     @property
     def cost(self) -> float:
-        """Seconds each."""
+        """Seconds per repetition."""
         return self.seconds / self.count
 
     @property
     def cpu_cost(self) -> float:
-        """Seconds of this process's processor time each."""
+        """CPU seconds per repetition."""
         return self.cpu / self.count
 
 
 async def drive(
-    work: Callable[[int], Awaitable[object]], *, count: int, at_once: int, seconds: float = math.inf
+    operation: Callable[[int], Awaitable[object]], *, count: int, concurrency: int, seconds: float = math.inf
 ) -> Sample:
-    """Run ``work(0)``, ``work(1)``, ... concurrently until all are done or the time is up.
+    """Run ``operation(0)``, ``operation(1)``, ... concurrently until all are done or the time is up.
 
     Args:
-        work: the operation; the first error ends the measurement.
-        count: the largest number of calls; at least ``at_once``.
-        at_once: the number of concurrent calls.
+        operation: the operation to repeat. The first error ends the sample.
+        count: the maximum number of calls; at least ``concurrency``.
+        concurrency: the number of concurrent calls.
         seconds: the time after which no call starts.
     """
     numbers = iter(range(count))
-    done = 0
+    orders_done = 0
 
     async def worker(end: float) -> None:
-        nonlocal done
+        nonlocal orders_done
         for number in numbers:
-            await work(number)
-            done += 1
+            await operation(number)
+            orders_done += 1
             if time.perf_counter() > end:
                 return
 
-    gc.collect()  # garbage of earlier runs
+    gc.collect()  # collect the garbage of earlier samples
     began, cpu = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
+        for _ in range(concurrency):
             group.create_task(worker(began + seconds))
-    return Sample(done, time.perf_counter() - began, time.process_time() - cpu)
+    return Sample(orders_done, time.perf_counter() - began, time.process_time() - cpu)
 
 
-async def interleaved(
+async def interleave(
     contenders: Mapping[str, Callable[[], Awaitable[T]]], *, rounds: int
 ) -> dict[str, list[T]]:
-    """Run every contender once in each round; each is first equally often."""
-    found: dict[str, list[T]] = {name: [] for name in contenders}
-    for name in _in_turn(list(contenders), rounds):
-        found[name].append(await contenders[name]())
-    return found
+    """Sample every contender once per round, and rotate which one is first."""
+    results: dict[str, list[T]] = {name: [] for name in contenders}
+    for name in _rotated(list(contenders), rounds):
+        results[name].append(await contenders[name]())
+    return results
 
 
-def taken_in_turn(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> dict[str, list[T]]:
-    """As `interleaved`, for blocking functions, such as other processes."""
-    found: dict[str, list[T]] = {name: [] for name in contenders}
-    for name in _in_turn(list(contenders), rounds):
-        found[name].append(contenders[name]())
-    return found
+def interleave_blocking(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> dict[str, list[T]]:
+    """Same as `interleave`, for blocking functions such as calls to other processes."""
+    results: dict[str, list[T]] = {name: [] for name in contenders}
+    for name in _rotated(list(contenders), rounds):
+        results[name].append(contenders[name]())
+    return results
 
 
-def _in_turn(names: list[str], rounds: int) -> Iterator[str]:
+def _rotated(names: list[str], rounds: int) -> Iterator[str]:
     for number in range(rounds):
         first = number % len(names)
         yield from names[first:] + names[:first]
 
 
 def median_of(samples: Iterable[T], value: Callable[[T], float]) -> float:
-    """Return the median of a value of the samples."""
+    """Return the median of ``value(sample)``."""
     return median(map(value, samples))
 
 
 def ratio(samples: Sequence[T], base: Sequence[T], value: Callable[[T], float]) -> float:
-    """Return the median over the rounds of the ratio of ``samples`` to ``base``."""
-    return median(value(one) / value(other) for one, other in zip(samples, base, strict=True))
+    """Return the median of the ratios of ``samples`` to ``base``, each within its round."""
+    return median(value(a) / value(b) for a, b in zip(samples, base, strict=True))
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the smallest value that so many percent of the values do not exceed."""
+    """Return a percentile, by the nearest-rank method."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

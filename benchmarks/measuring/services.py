@@ -1,8 +1,8 @@
-"""The service in its own process, on loopback: the sandbox, or a faster raw service.
+"""Run the service in its own process, on loopback.
 
-``raw`` is a bare asyncio protocol. It reads the whole request and responds with a new order of the requested
-values; it checks and stores nothing. It answers every other POST with an order, too, for clients with other
-paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+``sandbox`` is `transfer_async.sandbox.Sandbox`. ``raw`` is faster: a bare asyncio protocol that reads the
+whole request and responds with a new order, without validating or storing anything. It also responds to any
+other POST with an order, for clients that use other paths.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ import msgspec
 from attrs import frozen
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.workload import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, WHO_AM_I_PATH, Responses, order_fields, who_am_i
 
 ServiceKind = Literal["sandbox", "raw"]
-KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)
+SERVICE_KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)
 
 CREATE_ORDER = f"POST {CREATE_ORDER_PATH} ".encode()
 WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
-TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
+TOKEN = "benchmark-token"  # noqa: S105 - the raw service does not check it
 
-HELD_AFTER = 64
-"""The number of requests that are answered before the others are held, so that a client can warm up."""
+WARM_UP_REQUESTS = 64
+"""The number of requests that are never held, so that a client can warm up."""
 
-HELD_FOR = 0.3
-"""Seconds of pause after all requests have arrived, in which the memory is measured."""
+HOLD_SECONDS = 0.3
+"""Seconds between the arrival of the last request and the responses, for measuring memory."""
 
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-# --- for the measuring process ------------------------------------------------------------------
+# --- in the benchmark's process -------------------------------------------------------------------
 
 
 @frozen
@@ -60,14 +60,15 @@ def run_service(
     hold: int = 0,
     core: int | None = None,
 ) -> Iterator[RunningService]:
-    """Start the service, and stop it at the end or when this process ends.
+    """Start the service; stop it at the end, or when this process exits.
 
     Args:
         kind: ``sandbox`` or ``raw``.
         seed: seeds the order ids and the faults.
         faults: the values of ``transfer-async sandbox --fault``; ``sandbox`` only.
-        hold: after the first `HELD_AFTER` requests, respond only when so many have arrived; ``raw`` only.
-        core: the core to which it is pinned.
+        hold: hold all responses until this many requests have arrived, not counting the first
+            `WARM_UP_REQUESTS`; 0 holds none; ``raw`` only.
+        core: the CPU core to pin the process to.
 
     Raises:
         RuntimeError: the service did not start.
@@ -75,12 +76,12 @@ def run_service(
     command = [sys.executable, "-m", "benchmarks.measuring.services", kind, f"--seed={seed}"]
     command += [f"--hold={hold}", *(f"--fault={fault}" for fault in faults)]
     command += [] if core is None else [f"--core={core}"]
-    with subprocess.Popen(  # noqa: S603 - it is this very file
+    with subprocess.Popen(  # noqa: S603 - this module
         command, cwd=machine.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
         try:
-            line = process.stdout.readline()  # ends with the process at the latest
+            line = process.stdout.readline()  # returns at the latest when the process exits
             if not line:
                 raise RuntimeError(f"the {kind} service did not start")
             yield RunningService(**json.loads(line))
@@ -92,48 +93,48 @@ def run_service(
                 process.kill()
 
 
-# --- within its own process ---------------------------------------------------------------------
+# --- in the service's process ---------------------------------------------------------------------
 
 
 class Gate:
-    """Holds the responses until all expected requests have arrived.
+    """Holds the responses until the expected number of requests has arrived.
 
     Args:
-        hold: the number of requests; 0 holds nothing.
+        hold: the expected number of requests; 0 holds none.
     """
 
     def __init__(self, hold: int) -> None:
         self._hold = hold
-        self._seen = 0
-        self._held: list[Callable[[], None]] = []
+        self._received_count = 0
+        self._pending: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
 
-    def pass_on(self, write: Callable[[], None]) -> None:
-        """Write a response now, or once all have arrived."""
-        self._seen += 1
-        if self._hold and self._seen > HELD_AFTER:
-            self._held.append(write)
-            if len(self._held) >= self._hold:
-                self._loop.call_later(HELD_FOR, self._open)
+    def respond(self, write: Callable[[], None]) -> None:
+        """Write a response now, or once all expected requests have arrived."""
+        self._received_count += 1
+        if self._hold and self._received_count > WARM_UP_REQUESTS:
+            self._pending.append(write)
+            if len(self._pending) >= self._hold:
+                self._loop.call_later(HOLD_SECONDS, self._release)
         else:
             write()
 
-    def _open(self) -> None:
-        held, self._held = self._held, []
-        for write in held:
+    def _release(self) -> None:
+        pending, self._pending = self._pending, []
+        for write in pending:
             write()
 
 
-class Raw(asyncio.Protocol):
+class RawProtocol(asyncio.Protocol):
     """One connection of the raw service."""
 
-    def __init__(self, answers: Answers, gate: Gate) -> None:
-        self._answers, self._gate = answers, gate
+    def __init__(self, responses: Responses, gate: Gate) -> None:
+        self._responses, self._gate = responses, gate
         self._received = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always true for TCP
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -143,28 +144,28 @@ class Raw(asyncio.Protocol):
             if len(self._received) < size:
                 return
             request, self._received = self._received[:size], self._received[size:]
-            reply = self._reply(request, request[end + 4 :])
-            self._gate.pass_on(partial(self._write, reply))
+            response = self._respond(request, request[end + 4 :])
+            self._gate.respond(partial(self._write, response))
 
-    def _reply(self, request: bytes, body: bytes) -> bytes:
+    def _respond(self, request: bytes, body: bytes) -> bytes:
         status, reason = 200, b"OK"
         if request.startswith(CREATE_ORDER):
-            answer = self._answers.answer(_read(body))
+            payload = self._responses.respond(_decode(body))
         elif request.startswith(b"POST "):
-            answer = self._answers.answer(_SOME_ORDER)
+            payload = self._responses.respond(_DEFAULT_ORDER)
         elif request.startswith(WHO_AM_I):
-            answer = who_am_i()
+            payload = who_am_i()
         else:
-            status, reason, answer = 404, b"Not Found", b'{"message":"Not found"}'
-        return _HEAD % (status, reason, len(answer)) + answer
+            status, reason, payload = 404, b"Not Found", b'{"message":"Not found"}'
+        return _HEAD % (status, reason, len(payload)) + payload
 
-    def _write(self, reply: bytes) -> None:
+    def _write(self, response: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(reply)
+            self._transport.write(response)
 
 
-_read = msgspec.json.Decoder(float_hook=str).decode  # digits as they came
-_SOME_ORDER = next(order_fields())
+_decode = msgspec.json.Decoder(float_hook=str).decode  # keep all digits
+_DEFAULT_ORDER = next(order_fields())
 
 
 def _content_length(head: bytes) -> int:
@@ -177,38 +178,38 @@ async def _serve_sandbox(faults: Sequence[str], seed: int) -> None:
     from transfer_async.sandbox import Sandbox
 
     async with Sandbox(seed=seed, faults=fault_shares(faults)) as sandbox:
-        await _until_told(sandbox.base_url, sandbox.token)
+        await _print_address_and_wait(sandbox.base_url, sandbox.token)
 
 
 async def _serve_raw(seed: int, hold: int) -> None:
-    answers, gate = Answers(seed), Gate(hold)
+    responses, gate = Responses(seed), Gate(hold)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Raw(answers, gate), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(lambda: RawProtocol(responses, gate), "127.0.0.1", 0, backlog=4096)
     port = server.sockets[0].getsockname()[1]
-    await _until_told(f"http://127.0.0.1:{port}", TOKEN)
+    await _print_address_and_wait(f"http://127.0.0.1:{port}", TOKEN)
     server.close()
 
 
-async def _until_told(base_url: str, token: str) -> None:
-    """Print the address, then wait until the standard input is closed."""
+async def _print_address_and_wait(base_url: str, token: str) -> None:
+    """Print the address as JSON, then wait until standard input is closed."""
     print(json.dumps({"base_url": base_url, "token": token}), flush=True)
-    told = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
-    await told.read()
+    stdin = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    await stdin.read()
 
 
 def main() -> None:
-    """Run the service until the standard input is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the parent still sends requests
+    """Run the service until standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the load test still queries the sandbox
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=SERVICE_KINDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--hold", type=int, default=0)
     parser.add_argument("--core", type=int)
     options = parser.parse_args()
     machine.pin(options.core)
-    machine.descriptors()
+    machine.raise_file_limit()
     if options.kind == "sandbox":
         asyncio.run(_serve_sandbox(options.fault, options.seed))
     else:

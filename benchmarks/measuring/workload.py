@@ -1,6 +1,7 @@
-"""Seeded orders and the service's responses: the same for every contender and every run.
+"""The workload: orders, the service's responses, and arrival times.
 
-The people are the sandbox's default accounts, so that the sandbox accepts the orders, too.
+All of it is seeded, so every contender and every run gets the same data. The orders use the sandbox's default
+accounts, so that the sandbox accepts them, too.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ CORRIDORS = (
     ("maria.silva.santos@example.com", "GBP", "GB", 1980),
     ("maria.silva.santos@example.com", "EUR", "FR", 1690),
 )
-"""A beneficiary: username, currency, country, and an approximate rate in naira."""
+"""For each beneficiary: username, currency, country, and an approximate exchange rate in naira."""
 
 TIME = "2024-05-06T10:20:30.123Z"
 
 
-# --- orders -------------------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------
 
 
 def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the fields of orders without end, with the names of the specification (4.1)."""
-    draw = random.Random(seed)
+    """Yield the fields of an endless sequence of orders, named as in the specification (4.1)."""
+    rng = random.Random(seed)
     while True:
-        recipient, currency, country, naira = draw.choice(CORRIDORS)
-        amount = Decimal(draw.randint(1_000, 500_000)).scaleb(-2)
-        rate = Decimal(naira * 100 + draw.randint(-2_000, 2_000)).scaleb(-2)
+        recipient, currency, country, naira = rng.choice(CORRIDORS)
+        amount = Decimal(rng.randint(1_000, 500_000)).scaleb(-2)
+        rate = Decimal(naira * 100 + rng.randint(-2_000, 2_000)).scaleb(-2)
         yield {
-            "poster_username": draw.choice(POSTERS),
+            "poster_username": rng.choice(POSTERS),
             "poster_recipient_username": recipient,
             "poster_currency": "NGN",
             "poster_country": "NG",
@@ -51,22 +52,22 @@ def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
             "matcher_amount": str(amount),
             "exchange_rate": str(rate),
             "external_order": {
-                "current_account_balance": str(Decimal(draw.randint(10**9, 10**11)).scaleb(-2)),
-                "transaction_fee": Decimal(draw.randint(0, 50_000)).scaleb(-2),
+                "current_account_balance": str(Decimal(rng.randint(10**9, 10**11)).scaleb(-2)),
+                "transaction_fee": Decimal(rng.randint(0, 50_000)).scaleb(-2),
                 "transaction_fee_currency": "NGN",
             },
         }
 
 
 def new_orders(count: int, *, seed: int = 0) -> list[NewOrder]:
-    """Return so many orders."""
+    """Return ``count`` orders."""
     return [
         NewOrder(**{**fields, "external_order": NewExternalOrder(**fields["external_order"])})
         for fields in itertools.islice(order_fields(seed), count)
     ]
 
 
-# --- answers ------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 _FROM_REQUEST = (
     "poster_username",
@@ -84,46 +85,46 @@ _FROM_REQUEST = (
     "transaction_fee_currency",
 )
 _NUMBERS = {"poster_amount", "matcher_amount", "exchange_rate", "current_account_balance", "transaction_fee"}
-_ODD = 0x9E3779B97F4A7C15  # times any odd number, 64-bit numbers come out unique, and far from each other
+_MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so multiplying modulo 2**64 yields unique ids, spread widely
 
 
-class Answers:
-    """The service's responses to create-order requests: a new order each, about 8.6 KB.
+class Responses:
+    """The service's responses to create-order requests: each is a new order of about 8.6 KB.
 
     Args:
-        seed: seeds the order ids; two seeds share no id.
+        seed: seeds the order ids. Different seeds never produce the same id.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self._prefix = f"tx-{seed & 0xFFFF:04x}"
         self._numbers = itertools.count(1)
         text = re.sub(r'"@(\w+)#"', r"@\1@", json.dumps(_order(), separators=(",", ":")))
-        *self._pieces, self._end = re.split(r"@(\w+)@", text)
+        *self._pieces, self._tail = re.split(r"@(\w+)@", text)
 
-    def answer(self, request: Mapping[str, Any]) -> bytes:
-        """Return the response to a request's JSON object, with the request's amounts and names."""
+    def respond(self, request: Mapping[str, Any]) -> bytes:
+        """Return the response to a request, with its amounts and names."""
         values = {**request, **request["external_order"]}
-        values["order_id"] = f"{self._prefix}{next(self._numbers) * _ODD % 2**64:016x}"
+        values["order_id"] = f"{self._prefix}{next(self._numbers) * _MULTIPLIER % 2**64:016x}"
         pieces = iter(self._pieces)
         parts = [
             part for text, name in zip(pieces, pieces, strict=True) for part in (text, str(values[name]))
         ]
-        return "".join((*parts, self._end)).encode()
+        return "".join((*parts, self._tail)).encode()
 
 
 def who_am_i() -> bytes:
-    """The bank's own user object (specification 3)."""
+    """Return the bank's own user object (specification 3)."""
     return json.dumps(_user("api@lagoon-bank.example.com", "Lagoon", "Bank", role="bank")).encode()
 
 
-def _mark(name: str) -> str:
-    """Return a placeholder for a value of the request: as a number, or within a string."""
+def _placeholder(name: str) -> str:
+    """Return a placeholder for a value of the request."""
     return f"@{name}#" if name in _NUMBERS else f"@{name}@"
 
 
 def _order() -> dict[str, Any]:
-    """The order object (2.1) with every field, and placeholders for values of the request."""
-    sides = {name: _mark(name) for name in _FROM_REQUEST[2:10]}
+    """Return the order object (2.1) with every field and with placeholders."""
+    sides = {name: _placeholder(name) for name in _FROM_REQUEST[2:10]}
     poster = _user("@poster_username@", "Ada", "Eze", middle="Ngozi")
     bank = _user("api@lagoon-bank.example.com", "Lagoon", "Bank", role="bank")
     flags = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled")
@@ -133,7 +134,7 @@ def _order() -> dict[str, Any]:
     return {
         "id": "@order_id@",
         "user_id": "6f1d8f2e-3a55-5a0e-9d0c-6f0f3d9a1b01",
-        "poster_fee": _mark("transaction_fee"),
+        "poster_fee": _placeholder("transaction_fee"),
         **sides,
         "posters_beneficiary_user_id": "6f1d8f2e-3a55-5a0e-9d0c-6f0f3d9a1b02",
         "matcher_payment_method_type": "paypal_payment",
@@ -151,7 +152,7 @@ def _order() -> dict[str, Any]:
 
 
 def _external_user(bank: dict[str, Any]) -> dict[str, Any]:
-    """The external user object (2.4)."""
+    """Return an external user object (2.4)."""
     return {
         "id": 31,
         "created_by": bank["id"],
@@ -165,12 +166,12 @@ def _external_user(bank: dict[str, Any]) -> dict[str, Any]:
 
 
 def _external_order(bank: dict[str, Any]) -> dict[str, Any]:
-    """The external order object (2.3)."""
+    """Return an external order object (2.3)."""
     return {
         "id": 41,
         "created_by": bank["id"],
         "order_id": "@order_id@",
-        **{name: _mark(name) for name in _FROM_REQUEST[10:]},
+        **{name: _placeholder(name) for name in _FROM_REQUEST[10:]},
         "created_at": TIME,
         "updated_at": TIME,
         "createdBy": bank,
@@ -181,7 +182,7 @@ def _external_order(bank: dict[str, Any]) -> dict[str, Any]:
 def _user(
     username: str, first: str, last: str, *, middle: str | None = None, role: str = "customer"
 ) -> dict[str, Any]:
-    """The user object (2.2)."""
+    """Return a user object (2.2)."""
     return {
         "id": f"6f1d8f2e-3a55-5a0e-9d0c-{role:0>12}",
         "email": username,
@@ -229,7 +230,7 @@ def _address() -> dict[str, Any]:
 
 
 def _option() -> dict[str, Any]:
-    """An option object (2.2, ``userOptions``)."""
+    """Return an option object (2.2, ``userOptions``)."""
     return {
         "id": 7,
         "user_id": "6f1d8f2e-3a55-5a0e-9d0c-6f0f3d9a1b01",
@@ -242,7 +243,7 @@ def _option() -> dict[str, Any]:
 
 
 def _currency(code: str, name: str, symbol: str) -> dict[str, Any]:
-    """A currency object (2.5)."""
+    """Return a currency object (2.5)."""
     account = {"account_name": "Made Up", "account_number": "0123456789", "bank_code": "999"}
     return {
         "currency_code": code,
@@ -260,16 +261,16 @@ def _currency(code: str, name: str, symbol: str) -> dict[str, Any]:
 # --- arrival times --------------------------------------------------------------------------------
 
 
-def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - as the others
-    """Yield equally spaced times in seconds from the start, without end."""
+def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - same signature as `poisson`
+    """Yield evenly spaced arrival times, in seconds from the start."""
     return (number / rate for number in itertools.count())
 
 
 def poisson(rate: float, *, seed: int = 0) -> Iterator[float]:
-    """Yield the times of a Poisson process, as of many independent customers; the same for a seed."""
-    draw, moment = random.Random(f"arrivals:{seed}"), 0.0
+    """Yield the arrival times of a Poisson process, which models many independent customers."""
+    rng, moment = random.Random(f"arrivals:{seed}"), 0.0
     while True:
-        moment += draw.expovariate(rate)
+        moment += rng.expovariate(rate)
         yield moment
 
 

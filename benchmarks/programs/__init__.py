@@ -1,1 +1,1 @@
-"""What is run: a module, or a package with a ``_command``, for each NAME of ``python -m benchmarks NAME``."""
+"""The programs that ``python -m benchmarks NAME`` runs, with the modules that only they use."""

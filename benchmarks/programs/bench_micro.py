@@ -1,4 +1,4 @@
-"""Reading an order from bytes, and writing one."""
+"""Small operations: decode and encode an order, and import the package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.reports import Findings, Goal, Table
-from benchmarks.measuring.samples import Effort, median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import AreaResult, Goal, Table
+from benchmarks.measuring.samples import RunSize, interleave_blocking, median_of, ratio
 
 if TYPE_CHECKING:
     import argparse
@@ -22,44 +22,40 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 
-from benchmarks.contenders.ours import answer_to
+from benchmarks.contenders.ours import response_to
 from benchmarks.measuring.workload import new_orders, order_fields
 from transfer_async import Order
 from transfer_async._converters import converter
 
 PYDANTIC, EXACT = "decode: pydantic", "decode: pydantic, every digit"
 STRICT, ALL = "decode: transfer_async, strict", "decode: transfer_async, all of it"
-NAMES = (
-    *(STRICT, ALL, PYDANTIC, EXACT, "decode: json.loads"),
-    *("encode: transfer_async", "encode: pydantic", "encode: json.dumps"),
-)
 GOALS = {
-    STRICT: "reading the order, the strict part, as a call does",
-    ALL: "reading the order, all of it",
+    STRICT: "decode the strict fields of an order, as a call does",
+    ALL: "decode the whole order",
 }
 
 _NOTE = (
-    "pydantic's `model_validate_json` reads JSON numbers through float, so that 12345678901234567.89 "
-    "loses its last digits; with every digit kept, the standard library decodes for it."
+    "pydantic's `model_validate_json` parses JSON numbers as floats: 12345678901234567.89 loses its last "
+    "digits. To keep every digit, the standard library parses the JSON first."
 )
 
 
-def measure_decode(effort: Effort) -> Findings:
+def measure_decode(size: RunSize) -> AreaResult:
     """Measure all cases in interleaved rounds."""
     left_out: list[str] = []
-    found = measured(NAMES, effort.few, left_out)
+    samples = measure_cases(CASES, size.slow_rounds, left_out)
     goals = []
-    for name, what in GOALS.items():
+    for name, metric in GOALS.items():
         share, note = None, "not installed"
-        if {name, PYDANTIC, EXACT} <= found.keys():
-            share = ratio(found[name], found[EXACT], float)
-            note = f"{ratio(found[name], found[PYDANTIC], float):.2f} of pydantic that loses digits"
-        goals.append(Goal(what, "pydantic 2 that keeps every digit", "<= 0.8", share, note))
-    rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in found.items()]
-    title = "Bytes and models, an order of 8.6 KB"
+        if {name, PYDANTIC, EXACT} <= samples.keys():
+            share = ratio(samples[name], samples[EXACT], float)
+            note = f"{ratio(samples[name], samples[PYDANTIC], float):.2f} of pydantic with floats"
+        goals.append(Goal(metric, "pydantic 2, keeping every digit", "<= 0.8", share, note))
+    rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in samples.items()]
+    title = "Decode and encode an order of 8.6 KB"
     tables = [Table(title, ("case", "µs"), rows, _NOTE)] if rows else []
-    figures = {f"{name}, µs": median_of(rounds, float) * 1e6 for name, rounds in found.items()}
-    return Findings("decode", goals, tables, figures, left_out)
+    figures = {f"{name}, µs": median_of(rounds, float) * 1e6 for name, rounds in samples.items()}
+    return AreaResult("decode", goals, tables, figures, left_out)
 
 
 # --- running a case with pyperf -------------------------------------------------------------------
@@ -67,36 +63,36 @@ def measure_decode(effort: Effort) -> Findings:
 LOOPS = 1_000
 VALUES = 3
 TIMEOUT = 60.0
-"""Seconds, at most, for one turn."""
+"""The timeout for one sample, in seconds."""
 
 
-def measured(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
-    """The seconds of each case, a median for each round; who cannot be had is left out."""
+def measure_cases(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
+    """Return the median seconds of each case in each round. Unavailable cases are left out."""
     with tempfile.TemporaryDirectory(prefix="micro-") as directory:
-        turns = {}
+        samplers = {}
         for case in cases:
             if missing := _missing(case):
                 left_out.append(f"{case}: {missing} is not installed")
             else:
-                turns[case] = partial(_turn, case, Path(directory))
-        return taken_in_turn(turns, rounds=rounds) if turns else {}
+                samplers[case] = partial(_sample, case, Path(directory))
+        return interleave_blocking(samplers, rounds=rounds) if samplers else {}
 
 
 def _missing(case: str) -> str | None:
-    """The module of the group `bench` that a case needs and that is not installed."""
+    """Return the name of a package that the case needs and that is not installed."""
     needed = ("pyperf", "pydantic") if "pydantic" in case else ("pyperf",)
     return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
 
-def _turn(case: str, directory: Path) -> float:
-    import pyperf  # type: ignore[import-untyped] # in the group `bench`
+def _sample(case: str, directory: Path) -> float:
+    import pyperf  # type: ignore[import-untyped] # in the dependency group `bench`
 
-    file = directory / "turn.json"
+    file = directory / "sample.json"
     file.unlink(missing_ok=True)
-    core, _ = machine.cores()
+    core, _ = machine.pick_cores()
     command = [sys.executable, "-m", "benchmarks.programs.bench_micro", case, "--quiet", f"--output={file}"]
     command += [] if core is None else [f"--affinity={core}"]
-    done = subprocess.run(  # noqa: S603 - a module of ours
+    done = subprocess.run(  # noqa: S603 - our own module
         command, cwd=machine.ROOT, capture_output=True, encoding="utf-8", timeout=TIMEOUT, check=False
     )
     if done.returncode:
@@ -105,15 +101,17 @@ def _turn(case: str, directory: Path) -> float:
 
 
 def main() -> None:
-    """Measure one case; the arguments are pyperf's, after the case's name."""
+    """Measure one case: the arguments are its name and pyperf's options."""
     import pyperf
 
-    def tell_workers(command: list[str], options: argparse.Namespace) -> None:
+    def add_case_argument(command: list[str], options: argparse.Namespace) -> None:
         command.append(options.case)
 
     arguments: dict[str, Any] = {"processes": 1, "values": VALUES, "warmups": 1, "loops": LOOPS}
     runner = pyperf.Runner(
-        **arguments, program_args=("-m", "benchmarks.programs.bench_micro"), add_cmdline_args=tell_workers
+        **arguments,
+        program_args=("-m", "benchmarks.programs.bench_micro"),
+        add_cmdline_args=add_case_argument,
     )
     runner.argparser.add_argument("case")
     case = runner.parse_args().case
@@ -125,51 +123,51 @@ def main() -> None:
 Case = Callable[[], object]
 
 ORDER = new_orders(1)[0]
-ANSWER = answer_to(ORDER)
+ANSWER = response_to(ORDER)
 FIELDS: dict[str, Any] = next(order_fields())
 
 
 def decode_strict() -> object:
-    """What a call reads: all that money hangs on, and the rest left to be read when looked at."""
+    """Decode the fields that are validated strictly. The other fields are decoded on access."""
     return converter.read_answer(ANSWER)
 
 
 def decode_all() -> object:
-    """All of it, at once: one look at a loose field reads the rest."""
+    """Decode everything: accessing one of the other fields decodes them all."""
     return Order.from_json(ANSWER).user
 
 
 def decode_json() -> object:
-    """The standard library, into dicts, numbers through float: for scale only."""
+    """Decode into dicts and floats with the standard library, as a reference."""
     return json.loads(ANSWER)
 
 
 def decode_pydantic() -> Case:
-    """pydantic 2, the same shape."""
+    """Decode into the same models with pydantic 2, which parses numbers as floats."""
     from benchmarks.contenders.pydantic_models import PydanticOrder
 
     return lambda: PydanticOrder.model_validate_json(ANSWER)
 
 
 def decode_pydantic_exact() -> Case:
-    """pydantic 2 as it has to be used where digits count: by itself it reads numbers through float."""
+    """Decode with pydantic 2 and keep every digit."""
     from benchmarks.contenders.pydantic_models import PydanticOrder
 
     return lambda: PydanticOrder.model_validate(json.loads(ANSWER, parse_float=Decimal))
 
 
 def encode_ours() -> object:
-    """A checked order, as bytes."""
+    """Encode a validated order."""
     return ORDER.to_json()
 
 
 def encode_json() -> object:
-    """The standard library, from a dict of strings: for scale only."""
+    """Encode a dict of strings with the standard library, as a reference."""
     return json.dumps(FIELDS, default=str).encode()
 
 
 def encode_pydantic() -> Case:
-    """pydantic 2, from a validated model."""
+    """Encode a validated model with pydantic 2."""
     from benchmarks.contenders.pydantic_models import PydanticNewOrder
 
     order = PydanticNewOrder.model_validate(FIELDS)
@@ -177,36 +175,36 @@ def encode_pydantic() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "decode: transfer_async, strict": lambda: decode_strict,
-    "decode: transfer_async, all of it": lambda: decode_all,
-    "decode: pydantic": decode_pydantic,
-    "decode: pydantic, every digit": decode_pydantic_exact,
+    STRICT: lambda: decode_strict,
+    ALL: lambda: decode_all,
+    PYDANTIC: decode_pydantic,
+    EXACT: decode_pydantic_exact,
     "decode: json.loads": lambda: decode_json,
     "encode: transfer_async": lambda: encode_ours,
     "encode: pydantic": encode_pydantic,
     "encode: json.dumps": lambda: encode_json,
 }
-"""How each case is made ready."""
+"""For each case, a function that prepares it and returns the function to measure."""
 
 
 # --- imports --------------------------------------------------------------------------------------
 
 IMPORTS = ("pass", "import aiohttp", "import aiohttp, transfer_async")
-"""What a process of its own does, and nothing else."""
+"""The code that a new process runs."""
 
-STARTS = 8
-"""Of each, for one round elsewhere: a start is short, and the machine's speed drifts from one to the next."""
+STARTS_PER_ROUND = 8
+"""How often each round of the suite starts each process: a start is short, and the machine's speed drifts."""
 
 EXTRAS = ("asyncpg", "rapidfuzz", "rich", "typer", "faststream", "opentelemetry", "pydantic", "pytest")
-"""What a caller that wants none of it must not pay for."""
+"""Packages that must not be imported with `transfer_async`."""
 
-_LOOK = "import json, sys, transfer_async; print(json.dumps([*sys.modules]))"
+_LIST_MODULES = "import json, sys, transfer_async; print(json.dumps([*sys.modules]))"
 
 
 def extras_imported() -> list[str]:
-    """The extras that are imported with the package, wanted or not."""
-    done = subprocess.run(  # noqa: S603 - a line of ours
-        [sys.executable, "-c", _LOOK], cwd=machine.ROOT, capture_output=True, timeout=60, check=True
+    """Return the extras that ``import transfer_async`` imports."""
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", _LIST_MODULES], cwd=machine.ROOT, capture_output=True, timeout=60, check=True
     )
     modules = json.loads(done.stdout)
     return [name for name in EXTRAS if name in modules]
@@ -218,21 +216,21 @@ def _seconds(line: str) -> float:
     return time.perf_counter() - began
 
 
-def measure_imports(effort: Effort) -> Findings:
-    """Measure whole processes in turn; their differences are the imports."""
+def measure_imports(size: RunSize) -> AreaResult:
+    """Measure whole processes in interleaved rounds. The differences are the imports."""
     extras = extras_imported()
     none = Goal("extras imported with `transfer_async`", "none", "<= 0", len(extras), ", ".join(extras))
     starts = {line: partial(_seconds, line) for line in IMPORTS}
-    found = taken_in_turn(starts, rounds=STARTS * effort.rounds)
-    rounds = list(zip(*found.values(), strict=True))
+    samples = interleave_blocking(starts, rounds=STARTS_PER_ROUND * size.rounds)
+    rounds = list(zip(*samples.values(), strict=True))
     own = 1e3 * median_of(rounds, lambda round_: round_[1] - round_[0])
     ours = 1e3 * median_of(rounds, lambda round_: round_[2] - round_[1])
     share = median_of(rounds, lambda round_: (round_[2] - round_[1]) / (round_[1] - round_[0]))
-    what, against = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
-    rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of it", f"{ours:.1f}")]
-    return Findings(
+    metric, baseline = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
+    rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of aiohttp", f"{ours:.1f}")]
+    return AreaResult(
         "import",
-        [Goal(what, against, "<= 0.4", share), none],
+        [Goal(metric, baseline, "<= 0.4", share), none],
         [Table("Imports", ("what", "ms"), rows)],
         {"import: aiohttp, ms": own, "import: transfer_async, ms": ours},
     )

@@ -1,4 +1,4 @@
-"""The cost of an order as the load grows: more concurrent orders, more hooks, more orders before it."""
+"""The cost of an order as the load grows: more concurrent orders, hooks or previous orders."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 
 from attrs import frozen
 
-from benchmarks.contenders import BARE, OURS, Terms
-from benchmarks.contenders.process import Process
+from benchmarks.contenders import BARE, OURS, ContenderSettings
+from benchmarks.contenders.process import ContenderProcess
 from benchmarks.measuring import machine
-from benchmarks.measuring.reports import Findings, Goal, Table
-from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import AreaResult, Goal, Table
+from benchmarks.measuring.samples import RunSize, Sample, interleave_blocking, median_of, ratio
 from benchmarks.measuring.services import run_service
 
-KNEE = 64
-"""The concurrency that keeps the loop busy: above it, the cost should stay constant."""
+BASE_CONCURRENCY = 64
+"""A concurrency that keeps the event loop busy. Above it, the cost should stay constant."""
 
 HOOKS = (1, 2, 4, 8)
-AT_ONCE = 32
-PATIENCE = 120.0
-SECONDS = 180.0
-"""When a process that goes on for long stops, however much was still to be done."""
+CONCURRENCY = 32
+TIMEOUT = 120.0
+MAX_SECONDS = 180.0
+"""The maximum duration of a long-running process, in seconds."""
 
 
-def measure_scale(effort: Effort) -> Findings:
-    """Measure all three."""
-    parts = [_levels(effort), _hooks(effort), _done(effort)]
-    return Findings(
+def measure_scale(size: RunSize) -> AreaResult:
+    """Measure the cost with more concurrent orders, with more hooks and in a long-running process."""
+    parts = [_measure_concurrency(size), _measure_hooks(size), _measure_long_runs(size)]
+    return AreaResult(
         "scale",
         [goal for part in parts for goal in part.goals],
         [table for part in parts for table in part.tables],
@@ -43,192 +43,224 @@ def _cpu(sample: Sample) -> float:
     return sample.cpu_cost
 
 
-# --- more at once -------------------------------------------------------------------------------
+# --- concurrency ----------------------------------------------------------------------------------
 
 
-def _levels(effort: Effort) -> Findings:
-    core, other = machine.cores()
-    most = min(effort.levels[-1], machine.descriptors() - 300)
-    levels = [*(level for level in effort.levels if level < most), most]
-    with run_service("raw", core=other) as remote, ExitStack() as stack:
-        turns: dict[str, Callable[[], Sample]] = {}
-        for name, level in itertools.product((OURS, BARE), levels):
-            terms = Terms(base_url=remote.base_url, token=remote.token, connections=level, patience=PATIENCE)
-            process = stack.enter_context(Process(name, terms, core=core))
-            turns[f"{name}, {level}"] = partial(process.turn, at_once=level, seconds=effort.turn)
-        found = taken_in_turn(turns, rounds=effort.few)
-    costs = {name: median_of(rounds, _cpu) * 1e6 for name, rounds in found.items()}
-    growth = {name: ratio(found[f"{name}, {most}"], found[f"{name}, {KNEE}"], _cpu) for name in (OURS, BARE)}
+def _measure_concurrency(size: RunSize) -> AreaResult:
+    core, service_core = machine.pick_cores()
+    highest = min(size.concurrency_levels[-1], machine.raise_file_limit() - 300)
+    concurrency_levels = [*(level for level in size.concurrency_levels if level < highest), highest]
+    with run_service("raw", core=service_core) as remote, ExitStack() as stack:
+        samplers: dict[str, Callable[[], Sample]] = {}
+        for name, level in itertools.product((OURS, BARE), concurrency_levels):
+            settings = ContenderSettings(
+                base_url=remote.base_url, token=remote.token, connections=level, timeout=TIMEOUT
+            )
+            process = stack.enter_context(ContenderProcess(name, settings, core=core))
+            samplers[f"{name}, {level}"] = partial(
+                process.sample, concurrency=level, seconds=size.sample_seconds
+            )
+        samples = interleave_blocking(samplers, rounds=size.slow_rounds)
+    costs = {name: median_of(rounds, _cpu) * 1e6 for name, rounds in samples.items()}
+    growth = {
+        name: ratio(samples[f"{name}, {highest}"], samples[f"{name}, {BASE_CONCURRENCY}"], _cpu)
+        for name in (OURS, BARE)
+    }
     rows = [
-        (level, f"{costs[f'{OURS}, {level}']:,.0f}", f"{costs[f'{BARE}, {level}']:,.0f}") for level in levels
+        (level, f"{costs[f'{OURS}, {level}']:,.0f}", f"{costs[f'{BARE}, {level}']:,.0f}")
+        for level in concurrency_levels
     ]
-    return Findings(
+    return AreaResult(
         "scale",
         [
             Goal(
-                f"cost of an order, {most:,} at once",
-                f"itself, {KNEE} at once",
+                f"cost of an order, concurrency {highest:,}",
+                f"the same, concurrency {BASE_CONCURRENCY}",
                 "<= 1.25",
                 growth[OURS],
             ),
             Goal(
-                "the growth of that cost",
-                "the growth of bare aiohttp's",
+                "the increase of that cost",
+                "the increase with bare aiohttp",
                 "<= 1.1",
                 growth[OURS] / growth[BARE],
-                f"bare aiohttp's: {growth[BARE]:.2f}",
+                f"bare aiohttp: {growth[BARE]:.2f}",
             ),
         ],
-        [Table("More at once", ("at once", "µs of CPU an order", "bare aiohttp"), rows)],
-        {f"scale: {level} at once, µs of CPU": costs[f"{OURS}, {level}"] for level in levels},
+        [Table("Concurrency", ("concurrency", "CPU, µs per order", "bare aiohttp"), rows)],
+        {f"scale: {level} at once, µs of CPU": costs[f"{OURS}, {level}"] for level in concurrency_levels},
     )
 
 
-# --- more hooks ---------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------
 
 
-def _hooks(effort: Effort) -> Findings:
-    core, _ = machine.cores()
+def _measure_hooks(size: RunSize) -> AreaResult:
+    core, _ = machine.pick_cores()
     with ExitStack() as stack:
-        turns = {}
+        samplers = {}
         for hooks in HOOKS:
-            process = stack.enter_context(Process(OURS, Terms(hooks=hooks, stubbed=True), core=core))
-            turns[str(hooks)] = partial(process.turn, at_once=AT_ONCE, seconds=effort.turn / 2)
-        found = taken_in_turn(turns, rounds=2 * effort.few)
-    costs = {hooks: median_of(found[str(hooks)], _cpu) * 1e6 for hooks in HOOKS}
-    line = straight(costs)
-    farthest = max(abs(cost / line(hooks) - 1) for hooks, cost in costs.items())
-    rows = [(hooks, f"{cost:,.1f}", f"{line(hooks):,.1f}") for hooks, cost in costs.items()]
+            process = stack.enter_context(
+                ContenderProcess(OURS, ContenderSettings(hooks=hooks, stub_transport=True), core=core)
+            )
+            samplers[str(hooks)] = partial(
+                process.sample, concurrency=CONCURRENCY, seconds=size.sample_seconds / 2
+            )
+        samples = interleave_blocking(samplers, rounds=2 * size.slow_rounds)
+    costs = {hooks: median_of(samples[str(hooks)], _cpu) * 1e6 for hooks in HOOKS}
+    fit = linear_fit(costs)
+    max_deviation = max(abs(cost / fit(hooks) - 1) for hooks, cost in costs.items())
+    rows = [(hooks, f"{cost:,.1f}", f"{fit(hooks):,.1f}") for hooks, cost in costs.items()]
     goal = Goal(
-        f"cost with 1 to {HOOKS[-1]} hooks: distance from a straight line",
+        f"cost with 1 to {HOOKS[-1]} hooks: deviation from a linear fit",
         "itself",
         "<= 0.1",
-        farthest,
-        f"{line(2) - line(1):.1f} µs a hook",
+        max_deviation,
+        f"{fit(2) - fit(1):.1f} µs per hook",
     )
-    head = ("hooks", "µs of CPU an order", "on the line")
-    table = Table("More hooks, the transport stubbed", head, rows)
-    return Findings("scale", [goal], [table], {"scale: one more hook, µs of CPU": line(2) - line(1)})
+    head = ("hooks", "CPU, µs per order", "linear fit")
+    table = Table("Hooks, with a stubbed transport", head, rows)
+    return AreaResult("scale", [goal], [table], {"scale: one more hook, µs of CPU": fit(2) - fit(1)})
 
 
-def straight(points: dict[int, float]) -> Callable[[float], float]:
-    """The straight line that is nearest to the points."""
+def linear_fit(points: dict[int, float]) -> Callable[[float], float]:
+    """Fit a straight line to the points by least squares."""
     count = len(points)
     x, y = sum(points) / count, sum(points.values()) / count
     slope = sum((at - x) * (value - y) for at, value in points.items()) / sum((at - x) ** 2 for at in points)
     return lambda at: y + slope * (at - x)
 
 
-# --- more done ----------------------------------------------------------------------------------
+# --- long-running processes -----------------------------------------------------------------------
 
 
 @frozen
-class Kind:
-    """One way of going on for long.
+class KeySource:
+    """Where the idempotency keys come from.
 
     Args:
-        name: of it.
-        keys: whether the caller gives a key for each order.
+        name: the name for reports.
+        caller_keys: whether the caller supplies a key with each order.
     """
 
     name: str
-    keys: bool
+    caller_keys: bool
 
 
-KINDS = (
-    Kind("keys made by the client", keys=False),
-    Kind("callers' keys, past the journal's bound", keys=True),
+KEY_SOURCES = (
+    KeySource("keys generated by the client", caller_keys=False),
+    KeySource("callers' keys, more than the journal keeps", caller_keys=True),
 )
 
 
-def _done(effort: Effort) -> Findings:
-    with ThreadPoolExecutor(len(KINDS)) as pool:  # a process for each, and a core
-        found = list(pool.map(partial(_endure, effort), KINDS, machine.cores()))
+def _measure_long_runs(size: RunSize) -> AreaResult:
+    with ThreadPoolExecutor(len(KEY_SOURCES)) as pool:  # each has its own process and core
+        samples = list(pool.map(partial(_run_long, size), KEY_SOURCES, machine.pick_cores()))
     goals, rows, figures = [], [], {}
-    for kind, (steps, share) in zip(KINDS, found, strict=True):
-        goals += _of_one_kind(kind, steps, share, effort)
+    for source, (steps, growth) in zip(KEY_SOURCES, samples, strict=True):
+        goals += _long_run_goals(source, steps, growth, size)
         rows += [
-            (kind.name, f"{step['done']:,}", f"{step['cpu'] * 1e6:,.1f}", f"{step['bytes'] / 1e6:,.1f}")
+            (
+                source.name,
+                f"{step['done']:,}",
+                f"{step['cpu'] * 1e6:,.1f}",
+                f"{step['bytes'] / 1e6:,.1f}",
+            )
             for step in steps
         ]
-        figures[f"scale: {kind.name}, after {steps[-1]['done']:,}, MB"] = steps[-1]["bytes"] / 1e6
-    head = ("keys", "orders done", "µs of CPU an order since", "memory (RSS), MB")
-    title = f"More done in one process, the transport stubbed, a journal bound to {effort.bound:,} keys"
-    return Findings("scale", goals, [Table(title, head, rows)], figures)
+        figures[f"scale: {source.name}, after {steps[-1]['done']:,}, MB"] = steps[-1]["bytes"] / 1e6
+    head = ("keys", "orders", "CPU since, µs per order", "memory (RSS), MB")
+    title = f"One long-running process, stubbed transport, at most {size.max_keys:,} keys in the journal"
+    return AreaResult("scale", goals, [Table(title, head, rows)], figures)
 
 
-def _endure(effort: Effort, kind: Kind, core: int | None) -> tuple[list[dict[str, Any]], float]:
-    """What was seen on the way, and what an order costs then, by turns with a process that is young."""
-    terms = Terms(stubbed=True, keys=kind.keys, bound=effort.bound)
-    with Process(OURS, terms, core=core) as old, Process(OURS, terms, core=core) as young:
-        steps: list[dict[str, Any]] = old.ask(
-            "endure", at_once=AT_ONCE, done=list(effort.done), seconds=SECONDS
+def _run_long(size: RunSize, source: KeySource, core: int | None) -> tuple[list[dict[str, Any]], float]:
+    """Run one process for long; return its steps and its final cost relative to a young process."""
+    settings = ContenderSettings(stub_transport=True, caller_keys=source.caller_keys, max_keys=size.max_keys)
+    with (
+        ContenderProcess(OURS, settings, core=core) as old,
+        ContenderProcess(OURS, settings, core=core) as young,
+    ):
+        steps: list[dict[str, Any]] = old.call(
+            "run_long", concurrency=CONCURRENCY, orders_done=list(size.orders_done), seconds=MAX_SECONDS
         )
-        young.ask("endure", at_once=AT_ONCE, done=[_full(effort)], seconds=SECONDS)
-        found = taken_in_turn(
+        young.call(
+            "run_long",
+            concurrency=CONCURRENCY,
+            orders_done=[_orders_to_fill_journal(size)],
+            seconds=MAX_SECONDS,
+        )
+        samples = interleave_blocking(
             {
-                "old": partial(old.turn, at_once=AT_ONCE, seconds=effort.turn / 4),
-                "young": partial(young.turn, at_once=AT_ONCE, seconds=effort.turn / 4),
+                "old": partial(old.sample, concurrency=CONCURRENCY, seconds=size.sample_seconds / 4),
+                "young": partial(young.sample, concurrency=CONCURRENCY, seconds=size.sample_seconds / 4),
             },
-            rounds=effort.rounds,
+            rounds=size.rounds,
         )
-    return steps, ratio(found["old"], found["young"], _cpu)
+    return steps, ratio(samples["old"], samples["young"], _cpu)
 
 
-def _full(effort: Effort) -> int:
-    """After how many orders the journal keeps as much as it ever will."""
-    return next((done for done in effort.done if done >= 3 * effort.bound), effort.done[-1])
+def _orders_to_fill_journal(size: RunSize) -> int:
+    """Return the number of orders after which the journal stops growing."""
+    return next(
+        (orders_done for orders_done in size.orders_done if orders_done >= 3 * size.max_keys),
+        size.orders_done[-1],
+    )
 
 
-def _of_one_kind(kind: Kind, steps: list[dict[str, Any]], share: float, effort: Effort) -> list[Goal]:
+def _long_run_goals(
+    source: KeySource, steps: list[dict[str, Any]], growth: float, size: RunSize
+) -> list[Goal]:
     last = steps[-1]
-    full = next((step for step in steps if step["done"] >= _full(effort)), last)
-    what = f"after {last['done']:,} orders, {kind.name}"
-    after = f"after {full['done']:,}"
+    filled = next((step for step in steps if step["done"] >= _orders_to_fill_journal(size)), last)
+    metric = f"after {last['done']:,} orders, {source.name}"
+    after = f"after {filled['done']:,}"
     return [
-        Goal(f"cost {what}", f"a process's {after}, by turns", "<= 1.15", share),
-        Goal(f"memory {what}", f"its own {after}", "<= 1.05", last["bytes"] / full["bytes"]),
+        Goal(f"cost {metric}", f"another process {after}, interleaved", "<= 1.15", growth),
+        Goal(f"memory {metric}", f"the same process {after}", "<= 1.05", last["bytes"] / filled["bytes"]),
     ]
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
-SPARE = 300
-"""Descriptors for everything but connections."""
+RESERVED_FILES = 300
+"""File descriptors for everything but connections."""
 
 ROUNDS = 3
 
 
-def measure_memory(effort: Effort) -> Findings:
-    """Measure both in turn, each time in a new process: memory that was had once is not given back."""
-    possible = machine.descriptors() - SPARE
-    count = min(effort.crowd, possible)
-    turns = {name: partial(_memory_turn, name, count) for name in (BARE, OURS)}
-    found = taken_in_turn(turns, rounds=min(ROUNDS, effort.few))
-    note = "" if count == effort.crowd else f"no more descriptors were to be had than for {count:,}"
+def measure_memory(size: RunSize) -> AreaResult:
+    """Measure the memory per order in flight.
+
+    Each sample needs a new process, because a process does not return memory to the system."""
+    possible = machine.raise_file_limit() - RESERVED_FILES
+    count = min(size.in_flight, possible)
+    samplers = {name: partial(_memory_sample, name, count) for name in (BARE, OURS)}
+    samples = interleave_blocking(samplers, rounds=min(ROUNDS, size.slow_rounds))
+    note = "" if count == size.in_flight else f"the limit of open files allows only {count:,}"
     goal = Goal(
-        f"memory per order in flight, {count:,} at once",
-        "bare aiohttp doing the same",
+        f"memory per order in flight, concurrency {count:,}",
+        "bare aiohttp",
         "<= 1.4",
-        ratio(found[OURS], found[BARE], float),
+        ratio(samples[OURS], samples[BARE], float),
         note,
     )
-    rows = [(name, f"{median_of(rounds, float) / 1024:.1f}") for name, rounds in found.items()]
+    rows = [(name, f"{median_of(rounds, float) / 1024:.1f}") for name, rounds in samples.items()]
     figures = {
         f"memory: {name}, KiB an order in flight": median_of(rounds, float) / 1024
-        for name, rounds in found.items()
+        for name, rounds in samples.items()
     }
     table = Table(
-        f"Memory (RSS) of an order in flight, {count:,} at once", ("contender", "KiB an order"), rows
+        f"Memory (RSS) per order in flight, concurrency {count:,}", ("contender", "KiB per order"), rows
     )
-    return Findings("memory", [goal], [table], figures)
+    return AreaResult("memory", [goal], [table], figures)
 
 
-def _memory_turn(name: str, count: int) -> float:
-    core, other = machine.cores()
-    with run_service("raw", hold=count, core=other) as remote:
-        terms = Terms(
-            base_url=remote.base_url, token=remote.token, connections=count + 100, patience=PATIENCE
+def _memory_sample(name: str, count: int) -> float:
+    core, service_core = machine.pick_cores()
+    with run_service("raw", hold=count, core=service_core) as remote:
+        settings = ContenderSettings(
+            base_url=remote.base_url, token=remote.token, connections=count + 100, timeout=TIMEOUT
         )
-        with Process(name, terms, core=core) as process:
-            return float(process.ask("crowd", count=count)["bytes"])
+        with ContenderProcess(name, settings, core=core) as process:
+            return float(process.call("memory_per_order", count=count)["bytes"])

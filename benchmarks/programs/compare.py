@@ -1,4 +1,4 @@
-"""Compare two runs of the suite, figure by figure: ``python -m benchmarks compare A.json B.json``."""
+"""Compare two reports of the suite: ``python -m benchmarks compare A.json B.json``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from benchmarks.measuring.reports import table
 
-DIFFERENT = ("machine", "python", "versions", "effort", "commit", "pinned")
-"""The conditions that may differ between two runs."""
+CONDITIONS = ("machine", "python", "versions", "effort", "commit", "pinned")
+"""The conditions to compare."""
 
 
-def compared(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return the report of both runs."""
+def compare_reports(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return a comparison of two reports in Markdown."""
     old, new = _figures(before), _figures(after)
     rows = [
         (name, f"{old[name]:,.3g}", f"{new[name]:,.3g}", f"{new[name] / old[name]:.2f}" if old[name] else "-")
         for name in old
         if name in new
     ]
-    only = [f"- {name}: only in one of them" for name in {**old, **new} if (name in old) != (name in new)]
+    unmatched = [f"- {name}: only in one report" for name in {**old, **new} if (name in old) != (name in new)]
     parts = [
         "\n".join(_conditions(before["about"], after["about"])),
-        table(("goal", "wanted", "A", "B", ""), _goals(before, after)),
+        table(("goal", "target", "A", "B", ""), _goals(before, after)),
         table(("figure", "A", "B", "B / A"), rows),
-        "\n".join(only),
+        "\n".join(unmatched),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -44,38 +44,40 @@ def _goals(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, ...
     rows: list[tuple[str, ...]] = []
     for name, goal in new.items():
         if name in old:
-            words = (
-                f"{_word(old[name])}, then {_word(goal)}" if old[name]["met"] != goal["met"] else _word(goal)
+            verdict = (
+                f"{_verdict(old[name])}, then {_verdict(goal)}"
+                if old[name]["met"] != goal["met"]
+                else _verdict(goal)
             )
-            rows.append((" / ".join(name), goal["goal"], _seen(old[name]), _seen(goal), words))
+            rows.append((" / ".join(name), goal["goal"], _measured(old[name]), _measured(goal), verdict))
     return rows
 
 
-def _word(goal: dict[str, Any]) -> str:
+def _verdict(goal: dict[str, Any]) -> str:
     return {True: "met", False: "NOT MET", None: "not measured"}[goal["met"]]
 
 
-def _seen(goal: dict[str, Any]) -> str:
+def _measured(goal: dict[str, Any]) -> str:
     return "-" if goal["measured"] is None else f"{goal['measured']:.3g}"
 
 
 def _conditions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     differences = (
         f"- {name} differs: {before.get(name)} / {after.get(name)}"
-        for name in DIFFERENT
+        for name in CONDITIONS
         if before.get(name) != after.get(name)
     )
     return [f"A: {before['date']}, B: {after['date']}", *differences]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare two files."""
+    """Compare two reports and print the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks compare", description=__doc__)
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")
     options = parser.parse_args(arguments)
     print(
-        compared(
+        compare_reports(
             json.loads(options.before.read_text(encoding="utf-8")),
             json.loads(options.after.read_text(encoding="utf-8")),
         )

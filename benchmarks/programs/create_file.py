@@ -1,12 +1,14 @@
-"""A file of orders: `transfer-async create FILE` against a program with ``create_orders``, interleaved.
+"""Compare `transfer-async create FILE` with a minimal program that calls ``create_orders``.
 
     python -m benchmarks file
     python -m benchmarks file --lines 10000 --rounds 5
 
-Both have a `SQLiteJournal` on a real disk, the same sandbox, a hold that costs nothing and 16 orders at once;
-both are processes of their own and read the same lines. The program is `benchmarks.contenders.bare_file`.
-Each reports the rate of its loop: the command without its start and its check of all lines, the program
-without its start and its reading. The table also shows the rate from the start of each process to its end.
+The program is `benchmarks.contenders.bare_file`. Each runs in its own process, in interleaved rounds, with
+the same lines, a `SQLiteJournal` on a real disk, the same sandbox, a no-op hold and 16 concurrent orders.
+
+Each reports the rate at which it creates orders. The command's rate excludes its start and its check of all
+lines; the program's rate excludes its start and the time to read the file. The table also shows the rate over
+the whole lifetime of each process.
 """
 
 from __future__ import annotations
@@ -22,69 +24,79 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring.journals import disk
+from benchmarks.measuring.journals import disk_directory
 from benchmarks.measuring.machine import ROOT
 from benchmarks.measuring.services import RunningService, run_service
 from benchmarks.measuring.workload import new_orders
 from benchmarks.programs.workers import HOOKS
 from transfer_async._converters.messages import OrderCommand
 
-AT_ONCE = 16
-_TOLD = re.compile(r"([\d,]+) a second")
+CONCURRENCY = 16
+_RATE = re.compile(r"([\d,]+) a second")
 
 
-KINDS = (
+PROGRAMS = (
     ("program", ("benchmarks.contenders.bare_file",)),
     ("command", ("transfer_async", "create", f"--hooks={HOOKS}")),
 )
-"""The modules to run, with their arguments besides the file and the addresses."""
+"""The modules to run, with the arguments that only one of them takes."""
 
 
-def measured(
-    words: Sequence[str], service: RunningService, directory: Path, *, lines: int, name: str
+def measure(
+    arguments: Sequence[str], service: RunningService, directory: Path, *, lines: int, name: str
 ) -> tuple[float, float]:
-    """Return the lines per second of the loop, as reported, and of the whole process."""
+    """Run one program; return the rate it reports and the rate of the whole process, in orders per second."""
     file = directory / f"{name}.jsonl"
     commands = (
         OrderCommand(key=f"{name}-{line}", order=order) for line, order in enumerate(new_orders(lines))
     )
-    file.write_bytes(b"".join(one.to_json() + b"\n" for one in commands))
-    words = [sys.executable, "-m", *words, str(file), f"--journal={file.with_suffix('.journal')}"]
-    words += [f"--base-url={service.base_url}", f"--concurrency={AT_ONCE}"]
+    file.write_bytes(b"".join(row.to_json() + b"\n" for row in commands))
+    arguments = [sys.executable, "-m", *arguments, str(file), f"--journal={file.with_suffix('.journal')}"]
+    arguments += [f"--base-url={service.base_url}", f"--concurrency={CONCURRENCY}"]
     environment = os.environ | {"TRANSFER_API_TOKEN": service.token}
     began = time.perf_counter()
-    told = subprocess.run(  # noqa: S603 - our own command
-        words, cwd=ROOT, env=environment, check=True, encoding="utf-8", capture_output=True
+    output = subprocess.run(  # noqa: S603 - our own command
+        arguments, cwd=ROOT, env=environment, check=True, encoding="utf-8", capture_output=True
     ).stdout
-    whole = lines / (time.perf_counter() - began)
-    found = _TOLD.search(told)
-    assert found is not None  # noqa: S101 - it tells
-    return float(found[1].replace(",", "")), whole
+    process_rate = lines / (time.perf_counter() - began)
+    rows = _RATE.search(output)
+    assert rows is not None  # noqa: S101 - both print a rate
+    return float(rows[1].replace(",", "")), process_rate
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure in interleaved rounds, and print the rates and their ratio."""
+    """Measure in interleaved rounds; print the rates and their ratios."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks file", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--lines", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
-    found = []
+    rows = []
     print(
-        "| program, orders per second | whole process | command, lines per second | whole process |",
+        "| program, orders per second | whole process | command, orders per second | whole process |",
         flush=True,
     )
-    with run_service() as service, tempfile.TemporaryDirectory(dir=disk()) as directory:
+    with run_service() as service, tempfile.TemporaryDirectory(dir=disk_directory()) as directory:
         for number in range(options.rounds):
             rates = {}
-            for kind, words in KINDS if number % 2 else reversed(KINDS):  # who is the first, by turns
-                size = {"lines": options.lines, "name": f"{kind}-{number}"}
-                rates[kind] = measured(words, service, Path(directory), **size)
-            one = *rates["program"], *rates["command"]
-            found.append(one)
-            print("|" + "|".join(f" {rate:,.0f} " for rate in one) + "|", flush=True)
-    theirs, their_all, ours, our_all = (median(each) for each in zip(*found, strict=True))
-    print(f"\nLines per second of the command, divided by the program's: {ours / theirs:.2f} while sending")
-    print(f"{our_all / their_all:.2f} for both whole processes")
-    print(f"{our_all / theirs:.2f} for the whole command, divided by the program's loop")
+            for program, command in (
+                PROGRAMS if number % 2 else reversed(PROGRAMS)
+            ):  # alternate which one is first
+                size = {"lines": options.lines, "name": f"{program}-{number}"}
+                rates[program] = measure(command, service, Path(directory), **size)
+            row = *rates["program"], *rates["command"]
+            rows.append(row)
+            print("|" + "|".join(f" {rate:,.0f} " for rate in row) + "|", flush=True)
+    program_rate, program_process_rate, command_rate, command_process_rate = (
+        median(each) for each in zip(*rows, strict=True)
+    )
+    print(
+        "\nOrders per second of the command, divided by those of the program: "
+        f"{command_rate / program_rate:.2f} while sending"
+    )
+    print(f"{command_process_rate / program_process_rate:.2f} over the lifetime of both processes")
+    print(
+        f"{command_process_rate / program_rate:.2f} over the command's lifetime, "
+        "compared with the program while sending"
+    )

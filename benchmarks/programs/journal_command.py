@@ -1,10 +1,9 @@
 """The cost of `create_order` with each journal.
 
-The program measures orders per second, the time that an order waits for its journal, and the effect of a
-journal's size.
+This benchmark measures the throughput, the time that an order waits for its journal, and the effect of the
+number of stored keys.
 
-It leaves out a network between the worker and its database, a standby that each commit waits for, and a slow
-service. All but the first make the journals' share smaller.
+It does not include a network between worker and database, a synchronous standby or a slow service.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from benchmarks.measuring.journals import (
     MEMORY,
     POSTGRES,
     SQLITE,
-    StopwatchJournal,
-    Workshop,
-    workshop,
+    JournalFactory,
+    TimedJournal,
+    journal_factory,
 )
 from benchmarks.measuring.reports import table
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from benchmarks.measuring.services import KINDS, RunningService, ServiceKind, run_service
+from benchmarks.measuring.samples import Sample, drive, interleave, median_of, ratio
+from benchmarks.measuring.services import SERVICE_KINDS, RunningService, ServiceKind, run_service
 from benchmarks.measuring.workload import new_orders
 from benchmarks.programs import journal_growth
 from benchmarks.programs.journal_growth import Growth
@@ -42,33 +41,33 @@ from transfer_async import FundsHold, TransferClient
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import Journal
 
-LEVELS = (1, 16, 64, 256)
-GOAL_LEVEL = 64
+CONCURRENCY_LEVELS = (1, 16, 64, 256)
+GOAL_CONCURRENCY = 64
 GOALS = {SQLITE: 0.65, POSTGRES: 0.42}
-"""The share of `MemoryJournal`'s orders a second, at 64 at once, that a durable journal is to keep."""
+"""The minimum throughput of each durable journal, as a share of `MemoryJournal`'s, at `GOAL_CONCURRENCY`."""
 
 GROWTH_GOAL = 1.15
-"""What a key in a large journal may cost for one in a small journal: more would not be noise."""
+"""The maximum cost of a key in a large journal, relative to a small one."""
 
 SAMPLE_SECONDS = 5.0
-"""When a sample begins no more orders, however many there were to be."""
+"""Seconds after which a sample starts no more orders."""
 
 
 @attrs.frozen
 class Speed:
-    """Orders a second with one journal.
+    """The throughput with one journal.
 
     Args:
-        at_once: how many orders were under way at any time.
-        journal: with which.
-        rate: the median of all rounds.
-        low: of the slowest round.
-        high: of the fastest round.
-        ratio: the median, over the rounds, of its rate for one of `MemoryJournal`'s.
-        cpu_cost: seconds of the client's processor time for an order, the journal's thread included.
+        concurrency: the number of concurrent orders.
+        journal: the name of the journal.
+        rate: orders per second; the median of the rounds.
+        low: orders per second in the slowest round.
+        high: orders per second in the fastest round.
+        ratio: the median over the rounds of the rate divided by `MemoryJournal`'s.
+        cpu_cost: CPU seconds of the client per order, including the journal's thread.
     """
 
-    at_once: int
+    concurrency: int
     journal: str
     rate: float
     low: float
@@ -78,8 +77,8 @@ class Speed:
 
 
 @attrs.frozen
-class Wait:
-    """Seconds that an order waited for its journal, all its moves together; medians of all rounds."""
+class JournalWait:
+    """How long an order waits for all its transitions, in seconds; medians of the rounds."""
 
     journal: str
     p50: float
@@ -88,24 +87,24 @@ class Wait:
 
 @attrs.frozen
 class JournalGoal:
-    """What was to be reached, and what was seen."""
+    """A goal and the measured value."""
 
     name: str
-    seen: float
+    measured: float
     goal: str
     met: bool
 
 
-# --- orders a second ----------------------------------------------------------------------------
+# --- throughput ------------------------------------------------------------------------------
 
 
-class BusyClient:
-    """A bank's worker with one journal: it creates orders as fast as it can.
+class OrderCreator:
+    """Creates orders as fast as possible, with one journal.
 
     Args:
-        client: ready to send.
-        name: of the journal.
-        orders: to take in turn.
+        client: an open client.
+        name: the name of the journal.
+        orders: the number of different orders.
     """
 
     def __init__(self, client: TransferClient, name: str, orders: int) -> None:
@@ -113,14 +112,14 @@ class BusyClient:
         self._orders = new_orders(orders)
         self._keys = itertools.count()
 
-    async def work(self, count: int, at_once: int) -> Sample:
-        """Create so many orders."""
+    async def create_orders(self, count: int, concurrency: int) -> Sample:
+        """Create ``count`` orders."""
 
         async def create(number: int) -> None:
             order = self._orders[number % len(self._orders)]
             await self._client.create_order(order, key=f"{self._name}-{next(self._keys)}")
 
-        return await drive(create, count=count, at_once=at_once, seconds=SAMPLE_SECONDS)
+        return await drive(create, count=count, concurrency=concurrency, seconds=SAMPLE_SECONDS)
 
 
 async def _place(intent: OrderIntent) -> str:
@@ -132,148 +131,153 @@ async def _release(_intent: OrderIntent, _receipt: str | None) -> None:
 
 
 @asynccontextmanager
-async def desk(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[BusyClient]:
-    """Open a journal and a client with it; close both."""
+async def open_creator(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[OrderCreator]:
+    """Open a journal and a client that uses it; close both at the end."""
     hooks = [FundsHold(_place, _release)]
     async with journal, TransferClient(remote.base_url, remote.token, hooks=hooks, journal=journal) as client:
-        yield BusyClient(client, name, 500)
+        yield OrderCreator(client, name, 500)
 
 
-async def speeds(shop: Workshop, options: Options) -> list[Speed]:
-    """Measure all levels; each with a service and with journals of its own."""
-    found = []
-    for at_once in options.at_once:
-        share = {1: 8, 16: 2}.get(at_once, 1)  # the slower ones need fewer to be told apart
-        count = max(at_once, options.orders // share)
-        with run_service(options.server, seed=at_once) as remote:
+async def measure_speeds(factory: JournalFactory, options: Options) -> list[Speed]:
+    """Measure the throughput at each concurrency, with a new service and new journals for each."""
+    results = []
+    for concurrency in options.concurrency:
+        divisor = {1: 8, 16: 2}.get(concurrency, 1)  # at low concurrency, fewer orders suffice
+        count = max(concurrency, options.orders // divisor)
+        with run_service(options.server, seed=concurrency) as remote:
             async with AsyncExitStack() as stack:
-                desks = {
-                    name: await stack.enter_async_context(desk(remote, shop.journal(name), name))
-                    for name in shop.names
+                creators = {
+                    name: await stack.enter_async_context(open_creator(remote, factory.journal(name), name))
+                    for name in factory.names
                 }
-                await interleaved(_turns(desks, max(at_once, count // 10), at_once), rounds=1)
-                rounds = await interleaved(_turns(desks, count, at_once), rounds=options.rounds)
-        found += [_speed(at_once, name, rounds) for name in rounds]
-    return found
+                await interleave(_samplers(creators, max(concurrency, count // 10), concurrency), rounds=1)
+                rounds = await interleave(_samplers(creators, count, concurrency), rounds=options.rounds)
+        results += [_speed(concurrency, name, rounds) for name in rounds]
+    return results
 
 
-def _turns(
-    desks: dict[str, BusyClient], count: int, at_once: int
+def _samplers(
+    creators: dict[str, OrderCreator], count: int, concurrency: int
 ) -> dict[str, Callable[[], Awaitable[Sample]]]:
-    return {name: partial(one.work, count, at_once) for name, one in desks.items()}
+    return {name: partial(row.create_orders, count, concurrency) for name, row in creators.items()}
 
 
-def _speed(at_once: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
+def _speed(concurrency: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
     samples = rounds[name]
-    rates = [one.rate for one in samples]
+    rates = [row.rate for row in samples]
     return Speed(
-        at_once=at_once,
+        concurrency=concurrency,
         journal=name,
-        rate=median_of(samples, lambda one: one.rate),
+        rate=median_of(samples, lambda sample: sample.rate),
         low=min(rates),
         high=max(rates),
-        ratio=ratio(samples, rounds[MEMORY], lambda one: one.rate),
-        cpu_cost=median_of(samples, lambda one: one.cpu_cost),
+        ratio=ratio(samples, rounds[MEMORY], lambda sample: sample.rate),
+        cpu_cost=median_of(samples, lambda sample: sample.cpu_cost),
     )
 
 
-# --- the journal's part of an order -------------------------------------------------------------
+# --- waiting for the journal ---------------------------------------------------------------
 
 
-async def waits(shop: Workshop, options: Options) -> list[Wait]:
-    """Measure how long orders wait for each journal, `GOAL_LEVEL` at once."""
-    count = max(GOAL_LEVEL, options.orders // 2)
+async def measure_waits(factory: JournalFactory, options: Options) -> list[JournalWait]:
+    """Measure how long orders wait for each journal, at `GOAL_CONCURRENCY`."""
+    count = max(GOAL_CONCURRENCY, options.orders // 2)
     with run_service(options.server, seed=1000) as remote:
         async with AsyncExitStack() as stack:
-            turns: dict[str, Callable[[], Awaitable[Wait]]] = {}
-            for name in shop.names:
-                timed = StopwatchJournal(shop.journal(name))
-                worker = await stack.enter_async_context(desk(remote, cast("Journal", timed), name))
-                turns[name] = partial(_wait, worker, timed, count)
-            await interleaved(turns, rounds=1)
-            rounds = await interleaved(turns, rounds=options.rounds)
+            samplers: dict[str, Callable[[], Awaitable[JournalWait]]] = {}
+            for name in factory.names:
+                timed = TimedJournal(factory.journal(name))
+                creator = await stack.enter_async_context(open_creator(remote, cast("Journal", timed), name))
+                samplers[name] = partial(_wait, creator, timed, count)
+            await interleave(samplers, rounds=1)
+            rounds = await interleave(samplers, rounds=options.rounds)
     return [
-        Wait(name, median_of(found, lambda one: one.p50), median_of(found, lambda one: one.p99))
-        for name, found in rounds.items()
+        JournalWait(
+            name, median_of(results, lambda sample: sample.p50), median_of(results, lambda sample: sample.p99)
+        )
+        for name, results in rounds.items()
     ]
 
 
-async def _wait(worker: BusyClient, timed: StopwatchJournal, count: int) -> Wait:
-    await worker.work(count, GOAL_LEVEL)
-    return Wait("", *timed.take(50, 99))
+async def _wait(creator: OrderCreator, timed: TimedJournal, count: int) -> JournalWait:
+    await creator.create_orders(count, GOAL_CONCURRENCY)
+    return JournalWait("", *timed.percentiles(50, 99))
 
 
-# --- the report ---------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class JournalReport:
-    """All that was found."""
+    """All results."""
 
     about: dict[str, Any]
     speeds: list[Speed]
-    waits: list[Wait]
+    waits: list[JournalWait]
     growths: list[Growth]
     seconds: float
 
     @property
     def goals(self) -> list[JournalGoal]:
-        """What was to be reached."""
-        found = [
+        """The goals and the measured values."""
+        results = [
             JournalGoal(
-                name=f"{one.journal}, {GOAL_LEVEL} at once: share of {MEMORY}'s orders a second",
-                seen=one.ratio,
-                goal=f">= {GOALS[one.journal]:.2f}",
-                met=one.ratio >= GOALS[one.journal],
+                name=f"{row.journal}, concurrency {GOAL_CONCURRENCY}: throughput relative to {MEMORY}",
+                measured=row.ratio,
+                goal=f">= {GOALS[row.journal]:.2f}",
+                met=row.ratio >= GOALS[row.journal],
             )
-            for one in self.speeds
-            if one.at_once == GOAL_LEVEL and one.journal in GOALS
+            for row in self.speeds
+            if row.concurrency == GOAL_CONCURRENCY and row.journal in GOALS
         ]
-        return found + [
+        return results + [
             JournalGoal(
-                name=f"{one.journal}: a key among {one.many:,} for one among {one.few:,}, {one.kind}",
-                seen=one.ratio,
+                name=f"{row.journal}: cost with {row.many:,} keys relative to {row.few:,}, {row.kind}",
+                measured=row.ratio,
                 goal=f"<= {GROWTH_GOAL:.2f}",
-                met=one.ratio <= GROWTH_GOAL,
+                met=row.ratio <= GROWTH_GOAL,
             )
-            for one in self.growths
+            for row in self.growths
         ]
 
     def as_json(self) -> str:
-        """The figures, in seconds and orders a second."""
+        """Return the figures as JSON, in seconds and orders per second."""
         return json.dumps(
-            {**attrs.asdict(self), "goals": [attrs.asdict(one) for one in self.goals]}, indent=2
+            {**attrs.asdict(self), "goals": [attrs.asdict(row) for row in self.goals]}, indent=2
         )
 
     def as_text(self) -> str:
-        """The tables."""
+        """Return the tables in Markdown."""
         parts = [
             "Conditions: " + ", ".join(f"{name} {value}" for name, value in self.about.items()),
             _speed_table(self.speeds),
-            f"The time that an order waits for its journal (claim, mark and create), {GOAL_LEVEL} at once:",
+            f"Time an order waits for its journal (claim, mark, create), concurrency {GOAL_CONCURRENCY}:",
             table(
                 ("journal", "p50, ms", "p99, ms"),
-                [(one.journal, _ms(one.p50), _ms(one.p99)) for one in self.waits],
+                [(row.journal, _ms(row.p50), _ms(row.p99)) for row in self.waits],
             ),
-            _ABOUT_GROWTH.format(at_once=journal_growth.AT_ONCE, size=len(journal_growth.SMALL_REPLY)),
+            _ABOUT_GROWTH.format(
+                concurrency=journal_growth.CONCURRENCY, size=len(journal_growth.SMALL_REPLY)
+            ),
             _growth_table(self.growths),
             table(
-                ("goal", "wanted", "seen", ""),
-                [(one.name, one.goal, f"{one.seen:.2f}", _met(one)) for one in self.goals],
+                ("goal", "target", "measured", ""),
+                [(row.name, row.goal, f"{row.measured:.2f}", _verdict(row)) for row in self.goals],
             ),
-            f"The measurement took {self.seconds:.0f} s.",
+            f"Duration: {self.seconds:.0f} s.",
         ]
         return "\n\n".join(parts)
 
 
 _ABOUT_GROWTH = (
-    "A new key (claim, mark and create; no service), {at_once} at once, in a journal with few or many.\n"
-    "Its reply is as large as the service's, those that were there have {size} bytes. `ratio` is the median\n"
-    "of the rounds, `in all` that of all rounds together, with the checkpoints in them:"
+    "Cost of a new key (claim, mark, create; no service) in a journal with few or many keys, concurrency\n"
+    "{concurrency}. The response is as large as the service's; the responses of the existing keys have\n"
+    "{size} bytes. `ratio` is the median of the rounds; `total` is the ratio of all rounds together,\n"
+    "including checkpoints:"
 )
 
 
-def _met(goal: JournalGoal) -> str:
+def _verdict(goal: JournalGoal) -> str:
     return "met" if goal.met else "not met"
 
 
@@ -282,84 +286,95 @@ def _ms(seconds: float) -> str:
 
 
 def _speed_table(speeds: list[Speed]) -> str:
-    head = ("journal", "at once", "orders/s", "slowest", "fastest", f"of {MEMORY}", "client's CPU, µs")
+    head = ("journal", "concurrency", "orders/s", "slowest", "fastest", f"of {MEMORY}", "client CPU, µs")
     return table(
         head,
         [
             (
-                one.journal,
-                one.at_once,
-                f"{one.rate:,.0f}",
-                f"{one.low:,.0f}",
-                f"{one.high:,.0f}",
-                f"{one.ratio:.2f}",
-                f"{one.cpu_cost * 1e6:,.0f}",
+                row.journal,
+                row.concurrency,
+                f"{row.rate:,.0f}",
+                f"{row.low:,.0f}",
+                f"{row.high:,.0f}",
+                f"{row.ratio:.2f}",
+                f"{row.cpu_cost * 1e6:,.0f}",
             )
-            for one in speeds
+            for row in speeds
         ],
     )
 
 
 def _growth_table(growths: list[Growth]) -> str:
-    head = ("journal", "new keys", "held", "µs each", "held", "µs each", "ratio", "in all", "client's CPU")
+    head = ("journal", "new keys", "keys", "µs each", "keys", "µs each", "ratio", "total", "client CPU")
     return table(
         head,
         [
             (
-                one.journal,
-                one.kind,
-                f"{one.few:,}",
-                f"{one.few_cost * 1e6:,.0f}",
-                f"{one.many:,}",
-                f"{one.many_cost * 1e6:,.0f}",
-                f"{one.ratio:.2f}",
-                f"{one.total_ratio:.2f}",
-                f"{one.cpu_ratio:.2f}",
+                row.journal,
+                row.kind,
+                f"{row.few:,}",
+                f"{row.few_cost * 1e6:,.0f}",
+                f"{row.many:,}",
+                f"{row.many_cost * 1e6:,.0f}",
+                f"{row.ratio:.2f}",
+                f"{row.total_ratio:.2f}",
+                f"{row.cpu_ratio:.2f}",
             )
-            for one in growths
+            for row in growths
         ],
     )
 
 
-# --- the program --------------------------------------------------------------------------------
+# --- the command line ----------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Options:
-    """What was asked for; see `parser`."""
+    """The command-line options; see `make_parser`."""
 
     rounds: int
     orders: int
     growth: int
-    at_once: list[int]
+    concurrency: list[int]
     server: ServiceKind
     json: Path | None
     journals: list[str]
 
 
-def parser() -> argparse.ArgumentParser:
-    """Read the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("--rounds", type=_count, default=5, help="rounds (5)")
-    made.add_argument("--orders", type=_count, default=2000, help="orders for each journal in a round (2000)")
-    made.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0 skips it")
-    made.add_argument("--at-once", type=_count, nargs="+", default=LEVELS, help="concurrent orders")
-    made.add_argument(
-        "--server",
-        choices=KINDS,
-        default="sandbox",
-        help="the kind of service, see measuring/services.py",
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rounds", type=_count, default=5, help="number of rounds (5)")
+    parser.add_argument("--orders", type=_count, default=2000, help="orders per journal and round (2000)")
+    parser.add_argument(
+        "--growth",
+        type=int,
+        default=1_000_000,
+        help="number of keys in the large journal (1000000); 0 skips this part",
     )
-    made.add_argument(
+    parser.add_argument(
+        "--concurrency",
+        type=_count,
+        nargs="+",
+        default=CONCURRENCY_LEVELS,
+        help="numbers of concurrent orders (1 16 64 256)",
+    )
+    parser.add_argument(
+        "--server",
+        choices=SERVICE_KINDS,
+        default="sandbox",
+        help="kind of service (sandbox); raw is faster",
+    )
+    parser.add_argument(
         "--journals",
         nargs="+",
         choices=JOURNALS,
         default=JOURNALS,
-        help="the journals; memory is always included",
+        help="journals to measure (all); MemoryJournal is always included",
     )
-    made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
-    return made
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    return parser
 
 
 def _count(text: str) -> int:
@@ -369,26 +384,28 @@ def _count(text: str) -> int:
 
 
 async def run(options: Options) -> JournalReport:
-    """Measure all there is to measure."""
+    """Run all measurements."""
     began = time.perf_counter()
-    with workshop(options.journals) as shop:
-        about = {**shop.about(), "server": options.server, "rounds": options.rounds}
-        tell = partial(print, file=sys.stderr, flush=True)
-        tell("orders a second ...")
-        fast = await speeds(shop, options)
-        tell("the journal's part ...")
-        slow = await waits(shop, options)
-        grown: list[Growth] = []
-        for name in shop.names[1:] if options.growth > 0 else []:
-            tell(f"growth of a {name} ...")
-            rounds, keys = 2 * options.rounds - 1, max(journal_growth.AT_ONCE, options.orders // 4)
-            grown += await journal_growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
-    return JournalReport(about, fast, slow, grown, time.perf_counter() - began)
+    with journal_factory(options.journals) as factory:
+        about = {**factory.about(), "server": options.server, "rounds": options.rounds}
+        log = partial(print, file=sys.stderr, flush=True)
+        log("throughput ...")
+        speeds = await measure_speeds(factory, options)
+        log("waiting for the journal ...")
+        waits = await measure_waits(factory, options)
+        growths: list[Growth] = []
+        for name in factory.names[1:] if options.growth > 0 else []:
+            log(f"growth of a {name} ...")
+            rounds, keys = 2 * options.rounds - 1, max(journal_growth.CONCURRENCY, options.orders // 4)
+            growths += await journal_growth.measure(
+                factory, name, many=options.growth, rounds=rounds, keys=keys
+            )
+    return JournalReport(about, speeds, waits, growths, time.perf_counter() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print the tables."""
-    options = Options(**vars(parser().parse_args(arguments)))
+    """Run all measurements and print the tables."""
+    options = Options(**vars(make_parser().parse_args(arguments)))
     report = asyncio.run(run(options))
     print(report.as_text())
     if options.json is not None:

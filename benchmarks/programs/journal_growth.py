@@ -1,9 +1,9 @@
-"""What a key costs in a journal that holds many keys, compared with one that holds few.
+"""The cost of a key in a journal with many keys, compared with a journal with few keys.
 
-No service is involved: the journal's own transitions claim, mark and create each key, with a reply as large
-as the service's. The many keys were written before, by SQL of our own with small replies, so that the disk's
-size is not measured. Order ids are random, so each new one may belong on any page of its index. New keys are
-either random, too, or ascending, as if a bank numbered its payments.
+No service is involved. Each new key is claimed, marked and created by the journal's transitions, with a
+response as large as the service's. The existing keys are inserted with SQL and have small responses, so that
+the size of the disk does not matter. Order ids are random, so each new one may go to any page of its index.
+New keys are either random or ascending, as if a bank numbered its payments.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from typing import Any, Literal, get_args
 
 from attrs import frozen
 
-from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from benchmarks.measuring.workload import Answers, new_orders
+from benchmarks.measuring.journals import POSTGRES, SQLITE, JournalFactory
+from benchmarks.measuring.samples import Sample, drive, interleave, median_of, ratio
+from benchmarks.measuring.workload import Responses, new_orders
 from transfer_async._models.requests import NewOrder, OrderIntent, fingerprint
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.transitions import Claim, Create, MarkSending, Move
 
 SCOPE = "https://service.example.com"
 SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'
-FEW = 1_000
-AT_ONCE = 64
+SMALL_JOURNAL_KEYS = 1_000
+CONCURRENCY = 64
 FILL_TIMEOUT = 600.0
-"""Seconds, at most, for one statement that fills a database."""
+"""The timeout for one statement that fills a database, in seconds."""
 
 
-Kind = Literal["in order", "random"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Of new keys."""
+KeyOrder = Literal["in order", "random"]
+KEY_ORDERS: tuple[KeyOrder, ...] = get_args(KeyOrder)
+"""The order of new keys."""
 
 
 @frozen
 class Growth:
-    """What was found for one back end and one kind of new keys.
+    """The result for one journal and one order of new keys.
 
     Args:
-        journal: which.
-        kind: of the new keys.
-        few: how many keys the small journal held at first.
-        many: how many the large one held at first.
-        few_cost: median seconds for a key, 64 at once, in the small journal.
-        many_cost: the same in the large one.
-        ratio: the median, over the rounds, of the large one's cost for one of the small one's.
-        total_ratio: the same of all rounds together, with every checkpoint that fell into one.
-        cpu_ratio: as ``ratio``, of this process's processor time: a database server's is not in it.
-        fill_seconds: how long the filling took.
+        journal: the name of the journal.
+        kind: the order of the new keys.
+        few: the initial number of keys in the small journal.
+        many: the initial number of keys in the large journal.
+        few_cost: the median seconds per new key in the small journal, with 64 concurrent keys.
+        many_cost: the same in the large journal.
+        ratio: the median over the rounds of the large journal's cost divided by the small journal's.
+        total_ratio: the same for the total of all rounds, which includes all checkpoints.
+        cpu_ratio: as ``ratio``, for the CPU time of this process, without a database server's.
+        fill_seconds: the duration of filling both journals.
     """
 
     journal: str
-    kind: Kind
+    kind: KeyOrder
     few: int
     many: int
     few_cost: float
@@ -70,76 +70,84 @@ class Growth:
     fill_seconds: float
 
 
-async def measure(shop: Workshop, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
-    """Fill a large and a small journal, and let new keys pass through both in turn.
+async def measure(factory: JournalFactory, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
+    """Fill a large and a small journal, then create new keys in both in interleaved rounds.
 
     Args:
-        shop: where they are made.
-        name: of the back end.
-        many: how many keys the large one holds.
-        rounds: how many turns each has.
-        keys: how many new keys in a turn.
+        factory: creates the journals.
+        name: the name of the journal.
+        many: the number of keys in the large journal.
+        rounds: the number of rounds.
+        keys: the number of new keys in one sample.
     """
     began = time.perf_counter()
-    sizes = {"few": min(FEW, many), "many": many}
-    journals = {size: await FILLED[name](shop, count) for size, count in sizes.items()}
+    sizes = {"few": min(SMALL_JOURNAL_KEYS, many), "many": many}
+    journals = {size: await FILLERS[name](factory, count) for size, count in sizes.items()}
     filled = time.perf_counter() - began
-    turns = {
-        f"{size} {kind}": partial(_turn, journal, kind, keys)
-        for kind in KINDS
+    samplers = {
+        f"{size} {kind}": partial(_sample, journal, kind, keys)
+        for kind in KEY_ORDERS
         for size, journal in journals.items()
     }
     async with journals["few"], journals["many"]:
-        await interleaved(turns, rounds=2)  # to fill the caches
-        found = await interleaved(turns, rounds=rounds)
-    return [_growth(journal=name, kind=kind, sizes=sizes, found=found, fill_seconds=filled) for kind in KINDS]
+        await interleave(samplers, rounds=2)  # warm-up
+        samples = await interleave(samplers, rounds=rounds)
+    return [
+        _growth(journal=name, kind=kind, sizes=sizes, samples=samples, fill_seconds=filled)
+        for kind in KEY_ORDERS
+    ]
 
 
 def _growth(
-    *, journal: str, kind: Kind, sizes: dict[str, int], found: dict[str, list[Sample]], fill_seconds: float
+    *,
+    journal: str,
+    kind: KeyOrder,
+    sizes: dict[str, int],
+    samples: dict[str, list[Sample]],
+    fill_seconds: float,
 ) -> Growth:
-    few, many = found[f"few {kind}"], found[f"many {kind}"]
+    few, many = samples[f"few {kind}"], samples[f"many {kind}"]
     return Growth(
         journal=journal,
         kind=kind,
         few=sizes["few"],
         many=sizes["many"],
-        few_cost=median_of(few, lambda one: one.cost),
-        many_cost=median_of(many, lambda one: one.cost),
-        ratio=ratio(many, few, lambda one: one.cost),
-        total_ratio=sum(one.seconds for one in many) / sum(one.seconds for one in few),
-        cpu_ratio=ratio(many, few, lambda one: one.cpu_cost),
+        few_cost=median_of(few, lambda sample: sample.cost),
+        many_cost=median_of(many, lambda sample: sample.cost),
+        ratio=ratio(many, few, lambda sample: sample.cost),
+        total_ratio=sum(sample.seconds for sample in many) / sum(sample.seconds for sample in few),
+        cpu_ratio=ratio(many, few, lambda sample: sample.cpu_cost),
         fill_seconds=fill_seconds,
     )
 
 
-async def _turn(journal: Journal, kind: Kind, keys: int) -> Sample:
-    answers = Answers()
-    lives = [
-        _life(_new_key(kind), order, reply=answers.answer(json.loads(order.to_json())))
+async def _sample(journal: Journal, kind: KeyOrder, keys: int) -> Sample:
+    responses = Responses()
+    prepared = [
+        _transitions_of(_new_key(kind), order, reply=responses.respond(json.loads(order.to_json())))
         for order in new_orders(keys)
     ]
 
-    async def live(number: int) -> None:
-        key, moves = lives[number]
-        for move in moves:
+    async def run_transitions(number: int) -> None:
+        key, transitions = prepared[number]
+        for move in transitions:
             verdict = await journal.move(SCOPE, key, move)
             if verdict is None or verdict.denial is not None:
                 raise RuntimeError(f"the journal denied {type(move).__name__}: {verdict and verdict.denial}")
 
-    return await drive(live, count=keys, at_once=AT_ONCE)
+    return await drive(run_transitions, count=keys, concurrency=CONCURRENCY)
 
 
 _numbers = itertools.count()
 
 
-def _new_key(kind: Kind) -> str:
-    """A key that no journal has yet; those in order come behind all random ones."""
+def _new_key(kind: KeyOrder) -> str:
+    """Return an unused key. Ascending keys sort after all random ones."""
     return f"payment-{uuid.uuid4().hex}" if kind == "random" else f"payment-of-day-{next(_numbers):024}"
 
 
-def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
-    """A new key, and the moves that are made of it."""
+def _transitions_of(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
+    """Return a new key and the transitions that create its order."""
     attempt, intent_id = uuid.uuid4().hex, uuid.uuid4().hex
     intent = OrderIntent(id=intent_id, key=key, order=order, beneficiary=None, held=None, send_before=None)
     claim = Claim(
@@ -158,26 +166,26 @@ def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, 
     return key, (claim, mark, create)
 
 
-# --- filling ------------------------------------------------------------------------------------
+# --- filling --------------------------------------------------------------------------------------
 
 
 async def _first_key(journal: Journal) -> None:
-    """Let the journal make its tables, and one key as it writes it, to be the model of all others."""
+    """Create the tables and one key, which is the template for all others."""
     async with journal:
-        key, moves = _life(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
-        for move in moves:
+        key, transitions = _transitions_of(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
+        for move in transitions:
             await journal.move(SCOPE, key, move)
 
 
-async def _filled_file(shop: Workshop, count: int) -> Journal:
-    path = shop.path()
+async def _filled_file(factory: JournalFactory, count: int) -> Journal:
+    path = factory.path()
     await _first_key(SQLiteJournal(path))
     await asyncio.to_thread(_fill_file, path, count)
     return SQLiteJournal(path)
 
 
 def _fill_file(path: Path, count: int) -> None:
-    """Copy the file's only key until there are so many; nobody else has the file open."""
+    """Copy the file's only key until the file contains ``count`` keys."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
@@ -211,25 +219,24 @@ _FILL_FILE = (
 )
 
 
-async def _filled_database(shop: Workshop, count: int) -> Journal:
-    import asyncpg  # only where there is a PostgreSQL to be measured
+async def _filled_database(factory: JournalFactory, count: int) -> Journal:
+    import asyncpg  # an optional dependency
 
-    schema = shop.schema()
-    await _first_key(PostgresJournal(shop.dsn, schema=schema))
-    connection: Any = await asyncpg.connect(shop.dsn, command_timeout=FILL_TIMEOUT)
+    schema = factory.schema()
+    await _first_key(PostgresJournal(factory.dsn, schema=schema))
+    connection: Any = await asyncpg.connect(factory.dsn, command_timeout=FILL_TIMEOUT)
     try:
-        for statement in itertools.chain(_FILL_DATABASE, _AT_REST):
+        for statement in itertools.chain(_FILL_DATABASE, _VACUUM):
             await connection.execute(statement.format(schema=schema, count=count))
     finally:
         await connection.close()
-    return PostgresJournal(shop.dsn, schema=schema)
+    return PostgresJournal(factory.dsn, schema=schema)
 
 
 _FILL_DATABASE = (
     "SET synchronous_commit = off",
-    "SET session_replication_role = replica",  # no look at the other table for each line of history
     """
-    INSERT INTO {schema}.keys
+    INSERT INTO {schema}.keys_2
         (scope, key, state, token, order_id, due_at, ended_at, body, intent, reply)
     SELECT k.scope, 'payment-' || md5('key' || n), k.state, md5('token' || n) || '-' || n,
         'tx-' || left(md5('order' || n), 20), k.due_at, k.ended_at - n, k.body, k.intent, k.reply
@@ -241,10 +248,10 @@ _FILL_DATABASE = (
     FROM {schema}.keys_2 k, {schema}.history h
     WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
 )
-_AT_REST = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
+_VACUUM = ("VACUUM ANALYZE {schema}.keys_2", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
 
-FILLED: dict[str, Callable[[Workshop, int], Awaitable[Journal]]] = {
+FILLERS: dict[str, Callable[[JournalFactory, int], Awaitable[Journal]]] = {
     SQLITE: _filled_file,
     POSTGRES: _filled_database,
 }
-"""How a journal that holds so many keys is made, by back end."""
+"""For each journal, a function that creates one with the given number of keys."""

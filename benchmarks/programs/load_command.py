@@ -1,14 +1,14 @@
-"""A load on the service through the real client: rate, latency, cost, and a check of every outcome.
+"""Load test with the real client: throughput, latency, CPU cost, and a check of every outcome.
 
     python -m benchmarks load --rate 500 --for 30
-    python -m benchmarks load --at-once 1,8,64,512 --for 10 --report here
+    python -m benchmarks load --concurrency 1,8,64,512 --for 10 --report here
     python -m benchmarks load --rate 100 --fault close-after-processing=0.05 --journal payments.sqlite
     TRANSFER_API_TOKEN=... python -m benchmarks load --url http://127.0.0.1:8080 --order order.json --rate 50
 
-Without ``--url``, the program starts the sandbox in a process of its own. At the end it compares the
-sandbox's orders with the outcomes: no duplicate, none missing, none that should not exist.
-``--rate`` is an open loop and ``--at-once`` a closed one; see `benchmarks.programs.load_driver`.
-Everything is bounded. Ctrl-C stops it cleanly and reports what was measured until then.
+Without ``--url``, this command starts the sandbox in its own process. At the end, it compares the sandbox's
+orders with the outcomes: no order may be duplicated, missing or unexpected. ``--rate`` runs an open loop,
+``--concurrency`` a closed one; see `benchmarks.programs.load_driver`. Ctrl-C stops the test cleanly and
+reports what was measured until then.
 """
 
 from __future__ import annotations
@@ -27,66 +27,66 @@ from typing import Any, Protocol
 
 from benchmarks.measuring.services import run_service
 from benchmarks.measuring.workload import SCHEDULES
-from benchmarks.programs.load_driver import KINDS, Driver, LoadTally, StepLimits, Stop
-from benchmarks.programs.load_report import LoadFindings, LoadPlan, LoadReport
+from benchmarks.programs.load_driver import OUTCOME_NAMES, Driver, StepLimits, StepStats, Stop
+from benchmarks.programs.load_report import LoadPlan, LoadReport, LoadResult
 from benchmarks.programs.load_target import (
-    MOST_ORDERS,
+    MAX_ORDERS,
     Sender,
-    checked_host,
-    compared,
+    check_host,
+    compare_outcomes,
+    fetch_amounts,
     journal_for,
-    made_order,
-    order_from,
-    recorded,
-    settled,
+    order_for,
+    order_from_file,
+    wait_until_stable,
 )
 from transfer_async import TransferClient
 from transfer_async._cli.output import Say
 from transfer_async._cli.process import run
 from transfer_async._cli.servers import fault_shares
 
-LONGEST = 3_600.0
-"""The largest number of seconds for one step."""
+MAX_SECONDS = 3_600.0
+"""The maximum duration of one step, in seconds."""
 
-FASTEST, MOST_AT_ONCE = 20_000.0, 10_000
+MAX_RATE, MAX_CONCURRENCY = 20_000.0, 10_000
 WARM_UP = 20
-"""The number of orders before the first step that are not measured, to open connections and fill caches."""
+"""The number of warm-up orders before the first step, which are not measured."""
 
-USAGE, DISAGREES = 2, 1
-"""Exit codes: a usage error; a run after which the client and the sandbox disagree."""
-
-
-# --- the run ------------------------------------------------------------------------------------
+USAGE, DISAGREEMENT = 2, 1
+"""Exit codes for a usage error, and for outcomes that contradict the sandbox's orders."""
 
 
-async def put_load(plan: LoadPlan, *, base_url: str, token: str, board: Board) -> LoadFindings:
-    """Run all the steps, one after the other, each with a client of its own."""
-    sender, steps = Sender(plan.order), dict[float, LoadTally]()
-    with _stopped_by_ctrl_c() as stop:
+# --- the run --------------------------------------------------------------------------------------
+
+
+async def run_load(plan: LoadPlan, *, base_url: str, token: str, progress: Progress) -> LoadResult:
+    """Run the steps one after the other, each with its own client."""
+    sender, steps = Sender(plan.order), dict[float, StepStats]()
+    with _stop_on_ctrl_c() as stop:
         warm_up = StepLimits(plan.limits.seconds, min(WARM_UP, plan.limits.orders))
         async with _client(plan, base_url, token) as sender.client:
-            await Driver(sender.send, warm_up, LoadTally(), stop).closed(4)
+            await Driver(sender.send, warm_up, StepStats(), stop).run_closed(4)
         for load in plan.loads:
-            if stop.wanted:
+            if stop.requested:
                 break
-            steps[load] = LoadTally()
-            driver = Driver(sender.send, plan.limits, steps[load], stop, first=len(sender.endings))
+            steps[load] = StepStats()
+            driver = Driver(sender.send, plan.limits, steps[load], stop, first=len(sender.outcomes))
             async with _client(plan, base_url, token) as sender.client:
-                await _step(plan, load, driver, board)
+                await _run_step(plan, load, driver, progress)
     comparison = None
     if plan.url is None:
-        amounts = await settled(lambda: recorded(base_url, token))
-        comparison = compared(sender.endings, amounts)
-    return LoadFindings(steps, comparison, stop.wanted)
+        amounts = await wait_until_stable(lambda: fetch_amounts(base_url, token))
+        comparison = compare_outcomes(sender.outcomes, amounts)
+    return LoadResult(steps, comparison, stop.requested)
 
 
-async def _step(plan: LoadPlan, load: float, driver: Driver, board: Board) -> None:
-    gc.collect()  # of the step before
-    async with shown(board, plan.title(load), plan.limits, driver.tally):
+async def _run_step(plan: LoadPlan, load: float, driver: Driver, progress: Progress) -> None:
+    gc.collect()  # collect the garbage of the previous step
+    async with show_progress(progress, plan.title(load), plan.limits, driver.stats):
         if plan.loop == "open":
-            await driver.open(SCHEDULES[plan.schedule](load, seed=plan.seed))
+            await driver.run_open(SCHEDULES[plan.schedule](load, seed=plan.seed))
         else:
-            await driver.closed(int(load))
+            await driver.run_closed(int(load))
 
 
 @asynccontextmanager
@@ -99,12 +99,12 @@ async def _client(plan: LoadPlan, base_url: str, token: str) -> AsyncIterator[Tr
 
 
 @contextmanager
-def _stopped_by_ctrl_c() -> Iterator[Stop]:
-    """Stop cleanly at the first Ctrl-C; the second one interrupts Python."""
+def _stop_on_ctrl_c() -> Iterator[Stop]:
+    """Stop cleanly at the first Ctrl-C. A second one raises `KeyboardInterrupt`."""
     stop = Stop()
 
     def handle(*_: object) -> None:
-        stop.wanted = True
+        stop.requested = True
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, handle)
@@ -114,65 +114,73 @@ def _stopped_by_ctrl_c() -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
-# --- the command line ---------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of the options."""
-    made = argparse.ArgumentParser(
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks load", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    add = made.add_argument
-    kind = made.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--rate", metavar="N[,N...]", help="orders per second (open loop)")
-    kind.add_argument("--at-once", metavar="N[,N...]", help="concurrent orders (closed loop)")
+    add = parser.add_argument
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--rate", metavar="N[,N...]", help="arrival rates: orders per second (open loop)")
+    kind.add_argument("--concurrency", metavar="N[,N...]", help="numbers of concurrent orders (closed loop)")
     add(
         "--for",
         dest="seconds",
         type=float,
         default=10.0,
-        help=f"seconds for each step (10; at most {LONGEST:g})",
+        help=f"seconds per step (10; at most {MAX_SECONDS:g})",
     )
     add(
         "--orders",
         type=int,
         default=100_000,
-        help=f"largest number for each step (100000; {MOST_ORDERS} in total)",
+        help=f"maximum number per step (100000; {MAX_ORDERS} in total)",
     )
-    add("--schedule", choices=SCHEDULES, default="poisson", help="arrivals with --rate (poisson)")
-    add("--seed", type=int, default=0, help="seeds the arrivals and the faults")
+    add(
+        "--schedule",
+        choices=SCHEDULES,
+        default="poisson",
+        help="distribution of arrival times with --rate (poisson)",
+    )
+    add("--seed", type=int, default=0, help="seed of the arrival times and the faults (0)")
     add("--journal", default="memory", help="memory, a path, or postgresql://... (memory)")
-    add("--connections", type=int, default=512, help="largest number of the client (512)")
-    add("--fault", action="append", default=[], help="NAME=SHARE[:SETTINGS], as transfer-async sandbox has")
-    add("--url", help="base URL of the service, with TRANSFER_API_TOKEN; by default our own sandbox")
-    add("--order", type=Path, help="with --url: a JSON file with the order to send repeatedly")
-    add("--i-own-this-host", action="store_true", help="confirms a --url that is not loopback")
+    add("--connections", type=int, default=512, help="maximum number of connections (512)")
+    add(
+        "--fault",
+        action="append",
+        default=[],
+        help="NAME=SHARE[:SETTINGS], as in transfer-async sandbox --fault",
+    )
+    add("--url", help="base URL of the service (default: start a sandbox); needs TRANSFER_API_TOKEN")
+    add("--order", type=Path, help="with --url: JSON file with the order to send repeatedly")
+    add("--i-own-this-host", action="store_true", help="confirm a --url that is not loopback")
     add("--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures")
-    return made
+    return parser
 
 
 def plan_from(options: argparse.Namespace) -> LoadPlan:
-    """Make the plan.
+    """Return the plan.
 
     Raises:
-        ValueError: names the option and the rule.
+        ValueError: an option is invalid.
     """
     if options.url is not None:
-        checked_host(options.url, owned=options.i_own_this_host)
+        check_host(options.url, owned=options.i_own_this_host)
         if options.fault:
-            raise ValueError("--fault: works only without --url, with our own sandbox")
+            raise ValueError("--fault: works only with the sandbox, without --url")
     elif options.order is not None:
-        raise ValueError("--order: only with --url; the sandbox's own orders can be told apart")
+        raise ValueError("--order: works only with --url; with the sandbox, each order has a unique amount")
     fault_shares(options.fault)
     journal_for(options.journal)
     is_open = options.rate is not None
-    loads = _loads("--rate", options.rate) if is_open else _loads("--at-once", options.at_once)
-    if not 0 < options.seconds <= LONGEST:
-        raise ValueError(f"--for: must be more than 0 seconds, and {LONGEST:g} at most")
-    if not 0 < options.orders <= MOST_ORDERS // len(loads):
-        raise ValueError(
-            f"--orders: must be 1 or more, and {MOST_ORDERS // len(loads)} at most for each step"
-        )
+    loads = _loads("--rate", options.rate) if is_open else _loads("--concurrency", options.concurrency)
+    if not 0 < options.seconds <= MAX_SECONDS:
+        raise ValueError(f"--for: must be more than 0 and at most {MAX_SECONDS:g} seconds")
+    if not 0 < options.orders <= MAX_ORDERS // len(loads):
+        raise ValueError(f"--orders: must be between 1 and {MAX_ORDERS // len(loads)} for each step")
     if options.connections < 1:
         raise ValueError("--connections: must be 1 or more")
     return LoadPlan(
@@ -185,19 +193,19 @@ def plan_from(options: argparse.Namespace) -> LoadPlan:
         connections=options.connections,
         faults=tuple(options.fault),
         url=options.url,
-        order=made_order if options.order is None else order_from(options.order),
+        order=order_for if options.order is None else order_from_file(options.order),
     )
 
 
 def _loads(name: str, text: str) -> tuple[float, ...]:
-    most = FASTEST if name == "--rate" else MOST_AT_ONCE
+    most = MAX_RATE if name == "--rate" else MAX_CONCURRENCY
     read = float if name == "--rate" else int
     try:
-        loads = tuple(read(one) for one in text.split(","))
+        loads = tuple(read(load) for load in text.split(","))
     except ValueError:
-        raise ValueError(f"{name}: must be a number, or some with commas between") from None
+        raise ValueError(f"{name}: must be a number or a comma-separated list of numbers") from None
     if not all(0 < load <= most for load in loads) or len(set(loads)) < len(loads):
-        raise ValueError(f"{name}: must be more than 0, {most:g} at most, and none twice")
+        raise ValueError(f"{name}: must be more than 0 and at most {most:g}, without duplicates")
     return loads
 
 
@@ -211,90 +219,90 @@ def _service(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, show and report; return the exit code."""
-    options = parser().parse_args(arguments)
+    """Run the load test, print the report and return the exit code."""
+    options = make_parser().parse_args(arguments)
     try:
         plan = plan_from(options)
         if plan.url is not None and not os.environ.get("TRANSFER_API_TOKEN"):
-            raise ValueError("TRANSFER_API_TOKEN: must be set in the environment, with --url")  # noqa: TRY301
+            raise ValueError("TRANSFER_API_TOKEN: must be set in the environment when --url is used")  # noqa: TRY301
     except ValueError as error:
         print(f"load: {error}", file=sys.stderr)
         return USAGE
-    with live_or_plain(_say, live=sys.stdout.isatty()) as board, _service(plan) as (base_url, token):
-        found = run(put_load(plan, base_url=base_url, token=token, board=board))
-    report = LoadReport(plan, found)
+    with progress_display(_print, live=sys.stdout.isatty()) as progress, _service(plan) as (base_url, token):
+        result = run(run_load(plan, base_url=base_url, token=token, progress=progress))
+    report = LoadReport(plan, result)
     print(report.text())
     if options.report is not None:
         for path in report.write(options.report):
-            print(f"written: {path}")
-    return DISAGREES if found.comparison is not None and not found.comparison.agrees else 0
+            print(f"Wrote {path}")
+    return DISAGREEMENT if result.comparison is not None and not result.comparison.agrees else 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)
 
 
 # --- progress -------------------------------------------------------------------------------------
 
 
-class Board(Protocol):
-    """Shows how far a step has come.
+class Progress(Protocol):
+    """Displays the progress of a step.
 
     Attributes:
-        every: seconds between two looks at it.
+        interval: the seconds between two updates.
     """
 
-    every: float
+    interval: float
 
-    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
-        """Show the state of things."""
+    def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
+        """Display the current state."""
         ...
 
 
-class PlainBoard:
-    """A line now and then."""
+class PlainProgress:
+    """Prints a line every two seconds."""
 
-    every = 2.0
+    interval = 2.0
 
     def __init__(self, say: Say) -> None:
-        self._say = say
+        self._print = say
 
-    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
-        """Write a line."""
+    def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
         del limits
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tally.kinds.items()))
-        self._say(
-            f"{title}: {seconds:5.1f} s, {tally.begun} begun, {tally.begun - tally.done} on their way; "
-            f"{kinds or 'none ended yet'}; median {_ms(tally.latency.at(50))}, "
-            f"99 % {_ms(tally.latency.at(99))}"
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.kinds.items()))
+        self._print(
+            f"{title}: {seconds:5.1f} s, {stats.started} started, "
+            f"{stats.started - stats.completed} in flight; {kinds or 'none completed yet'}; "
+            f"median {_ms(stats.latency.percentile(50))}, "
+            f"p99 {_ms(stats.latency.percentile(99))}"
         )
 
 
-class LiveBoard:
-    """A table that changes while orders end, by rich."""
+class LiveProgress:
+    """Updates a table on the terminal, with rich."""
 
-    every = 0.25
+    interval = 0.25
 
     def __init__(self, live: Any) -> None:
         self._live = live
 
-    def show(self, title: str, seconds: float, limits: StepLimits, tally: LoadTally) -> None:
+    def show(self, title: str, seconds: float, limits: StepLimits, stats: StepStats) -> None:
         """Redraw: a bar, the outcomes, and the latencies so far."""
-        from rich.console import Group  # with the extra, and only on a terminal
+        from rich.console import Group  # optional, and only used on a terminal
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        part = max(seconds / limits.seconds, tally.begun / limits.orders)
+        part = max(seconds / limits.seconds, stats.started / limits.orders)
         table = Table(
             "so far", "", title=f"{title}, {seconds:.1f} s", title_justify="left", show_header=False
         )
-        for kind in (*KINDS.values(), "broken"):
-            if kind in tally.kinds or kind == "created":
-                table.add_row(kind, str(tally.kinds[kind]))
-        table.add_row("on their way", str(tally.begun - tally.done))
+        for kind in (*OUTCOME_NAMES.values(), "broken"):
+            if kind in stats.kinds or kind == "created":
+                table.add_row(kind, str(stats.kinds[kind]))
+        table.add_row("in flight", str(stats.started - stats.completed))
         for percent in (50, 99, 100):
-            name = "slowest" if percent == 100 else f"{percent} % within"
-            table.add_row(name, _ms(tally.latency.at(percent)))
+            name = "max" if percent == 100 else f"p{percent}"
+            table.add_row(name, _ms(stats.latency.percentile(percent)))
         self._live.update(Group(ProgressBar(total=1.0, completed=min(part, 1.0), width=40), table))
 
 
@@ -303,27 +311,29 @@ def _ms(seconds: float) -> str:
 
 
 @contextmanager
-def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """Give a live view where that is wanted; plain lines otherwise."""
+def progress_display(say: Say, *, live: bool) -> Iterator[Progress]:
+    """Yield a live display or one that prints plain lines."""
     if not live:
-        yield PlainBoard(say)
+        yield PlainProgress(say)
         return
-    from rich.live import Live  # with the extra, and only on a terminal
+    from rich.live import Live  # optional, and only used on a terminal
 
     with Live(refresh_per_second=8, transient=True) as view:
-        yield LiveBoard(view)
+        yield LiveProgress(view)
 
 
 @asynccontextmanager
-async def shown(board: Board, title: str, limits: StepLimits, tally: LoadTally) -> AsyncIterator[None]:
-    """Show a step on the board while the block runs."""
+async def show_progress(
+    progress: Progress, title: str, limits: StepLimits, stats: StepStats
+) -> AsyncIterator[None]:
+    """Display the progress of a step while the block runs."""
     loop = asyncio.get_running_loop()
     began = loop.time()
 
     async def show() -> None:
         while True:
-            board.show(title, loop.time() - began, limits, tally)
-            await asyncio.sleep(board.every)
+            progress.show(title, loop.time() - began, limits, stats)
+            await asyncio.sleep(progress.interval)
 
     task = asyncio.create_task(show())
     try:

@@ -1,9 +1,8 @@
-"""The loops of a load: open (a fixed rate) and closed (a fixed concurrency).
+"""The load driver: an open loop (fixed arrival rate) or a closed loop (fixed concurrency).
 
-In the open loop an order starts at its planned time, however many are in flight, and its latency counts
-from that time. So the effect of a slow response on later orders is measured (no coordinated omission). In
-the closed loop the next order starts when one ends. It shows the throughput, and the latencies of a waiting
-caller.
+In the open loop, each order starts at its scheduled time, regardless of how many are in flight, and its
+latency counts from that time. So a slow response also affects the latencies of later orders (no coordinated
+omission). In the closed loop, the next order starts when one completes.
 """
 
 from __future__ import annotations
@@ -18,131 +17,130 @@ from hdrh.histogram import HdrHistogram
 
 from transfer_async._models.errors import Outcome, TransferError
 
-KINDS: Mapping[Outcome, str] = {
+OUTCOME_NAMES: Mapping[Outcome, str] = {
     Outcome.CREATED: "created",
     Outcome.REFUSED: "refused",
     Outcome.NOT_SENT: "not sent",
     Outcome.UNKNOWN: "unknown",
 }
-"""What an order can end in."""
+"""The names of the outcomes."""
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
-_UNITS = 1_000_000  # a histogram counts microseconds
-_LONGEST = 3_600 * _UNITS
+_UNITS = 1_000_000  # histograms count microseconds
+_MAX_UNITS = 3_600 * _UNITS
 
 
 class Histogram:
-    """Seconds, kept to three digits whether they are few or many, in constant memory (HDR)."""
+    """An HDR histogram of durations: three significant digits in constant memory."""
 
     def __init__(self) -> None:
-        self._counts = HdrHistogram(1, _LONGEST, 3)
+        self._counts = HdrHistogram(1, _MAX_UNITS, 3)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
-        self._counts.record_value(min(max(round(seconds * _UNITS), 1), _LONGEST))
+        """Add a duration."""
+        self._counts.record_value(min(max(round(seconds * _UNITS), 1), _MAX_UNITS))
 
-    def at(self, percent: float) -> float:
-        """The seconds that so many percent did not exceed; 0 of none."""
+    def percentile(self, percent: float) -> float:
+        """Return a percentile in seconds; 0 if the histogram is empty."""
         return float(self._counts.get_value_at_percentile(percent)) / _UNITS if self.count else 0.0
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return int(self._counts.total_count)
 
-    def packed(self) -> str:
-        """All of it, in the form that every HDR histogram library reads: base64, in microseconds."""
-        packed: bytes = self._counts.encode()
-        return packed.decode()
+    def encoded(self) -> str:
+        """Return the histogram in the format of all HDR libraries: base64, in microseconds."""
+        encoded: bytes = self._counts.encode()
+        return encoded.decode()
 
 
 @frozen
-class OrderEnding:
-    """How one order ended.
+class OrderResult:
+    """The result of one order.
 
     Args:
-        kind: one of `KINDS`; "broken" where something raised that is none of the client's errors.
-        error: the name of the error's class, and the status if there was one; None of a created one.
+        kind: one of `OUTCOME_NAMES`, or ``broken`` after an unexpected exception.
+        error: the error's class and HTTP status, if any; None for a created order.
     """
 
     kind: str
     error: str | None = None
 
 
-CREATED = OrderEnding("created")
+CREATED = OrderResult("created")
 
 
-def ending_of(error: Exception) -> OrderEnding:
-    """Say how an order ended whose call raised ``error``."""
+def result_of(error: Exception) -> OrderResult:
+    """Return the result of an order whose call raised ``error``."""
     if not isinstance(error, TransferError):
-        return OrderEnding("broken", type(error).__name__)
+        return OrderResult("broken", type(error).__name__)
     status = getattr(error, "status", None)
     name = type(error).__name__
-    return OrderEnding(KINDS[error.outcome], name if status is None else f"{name} {status}")
+    return OrderResult(OUTCOME_NAMES[error.outcome], name if status is None else f"{name} {status}")
 
 
 @define
-class LoadTally:
-    """The counts of one step, while it runs and at its end.
+class StepStats:
+    """The counts, latencies and cost of one step, while it runs and at its end.
 
     Args:
-        latency: of each order, from the moment at which it was *meant* to start.
-        late: of each order, how long after that moment it did start: the driver's own fault.
-        kinds: how many orders ended in what.
-        errors: how many in which error.
-        begun: how many orders were begun.
-        seconds: from the first moment to the last end.
-        cpu: seconds of processor time that this process used meanwhile.
+        latency: the latency of each order, counted from its scheduled start.
+        start_delay: how late the driver started each order.
+        kinds: the number of orders by outcome.
+        errors: the number of orders by error.
+        started: the number of started orders.
+        seconds: the duration of the step.
+        cpu: the CPU seconds that this process used during the step.
     """
 
     latency: Histogram = field(factory=Histogram)
-    late: Histogram = field(factory=Histogram)
+    start_delay: Histogram = field(factory=Histogram)
     kinds: Counter[str] = field(factory=Counter)
     errors: Counter[str] = field(factory=Counter)
-    begun: int = 0
+    started: int = 0
     seconds: float = 0.0
     cpu: float = 0.0
 
-    def add(self, ending: OrderEnding, *, latency: float) -> None:
-        """Count one order that ended."""
-        self.kinds[ending.kind] += 1
+    def add(self, result: OrderResult, *, latency: float) -> None:
+        """Add a completed order."""
+        self.kinds[result.kind] += 1
         self.latency.add(latency)
-        if ending.error is not None:
-            self.errors[ending.error] += 1
+        if result.error is not None:
+            self.errors[result.error] += 1
 
     @property
-    def done(self) -> int:
-        """How many orders ended."""
+    def completed(self) -> int:
+        """The number of completed orders."""
         return self.kinds.total()
 
     @property
     def rate(self) -> float:
-        """Orders created a second."""
+        """Created orders per second."""
         return self.kinds["created"] / self.seconds if self.seconds else 0.0
 
     @property
-    def cpu_each(self) -> float:
-        """Seconds of processor time for each order that ended."""
-        return self.cpu / self.done if self.done else 0.0
+    def cpu_per_order(self) -> float:
+        """CPU seconds per completed order."""
+        return self.cpu / self.completed if self.completed else 0.0
 
 
 # --- the driver -----------------------------------------------------------------------------------
 
-Work = Callable[[int], Awaitable[OrderEnding]]
-"""Sends one order, and says how it ended."""
+SendOrder = Callable[[int], Awaitable[OrderResult]]
+"""Sends the order with the given number and returns its result."""
 
-NAP = 0.1
-"""Seconds after which a driver that sleeps looks whether it is to stop."""
+POLL_INTERVAL = 0.1
+"""Seconds between two checks for a stop request."""
 
 
 @frozen
 class StepLimits:
-    """When to begin no more orders.
+    """The limits of one step.
 
     Args:
-        seconds: after the start.
-        orders: begun in all.
+        seconds: the time after which no order starts.
+        orders: the maximum number of orders.
     """
 
     seconds: float
@@ -151,87 +149,87 @@ class StepLimits:
 
 @define
 class Stop:
-    """Whether somebody wants it to end; what is on its way comes to its end all the same."""
+    """A request to start no more orders. Orders in flight still complete."""
 
-    wanted: bool = False
+    requested: bool = False
 
 
 @define
 class Driver:
-    """One step of a load.
+    """Runs one step of a load test.
 
     Args:
-        work: sends an order.
-        limits: when to begin no more.
-        tally: counts.
-        stop: may end it earlier.
+        send: sends an order.
+        limits: the limits of the step.
+        stats: receives the results.
+        stop: can end the step early.
         first: the number of the first order.
-        patience: seconds for what is on its way, once no more are begun; then it is cancelled.
+        drain_timeout: how long to wait for orders in flight at the end; then they are cancelled.
     """
 
-    work: Work
+    send: SendOrder
     limits: StepLimits
-    tally: LoadTally
+    stats: StepStats
     stop: Stop
     first: int = 0
-    patience: float = 60.0
+    drain_timeout: float = 60.0
 
-    async def open(self, arrivals: Iterator[float]) -> None:
-        """Begin an order at each of the moments."""
+    async def run_open(self, arrivals: Iterator[float]) -> None:
+        """Start an order at each arrival time."""
         began, cpu = _now(), time.process_time()
         tasks: set[asyncio.Task[None]] = set()
-        for moment in arrivals:
-            if moment >= self.limits.seconds or not await self._due(began + moment):
+        for arrival in arrivals:
+            if arrival >= self.limits.seconds or not await self._wait_until(began + arrival):
                 break
-            task = asyncio.create_task(self._one(began + moment))
+            task = asyncio.create_task(self._run_order(began + arrival))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        await self._rest(tasks)
-        self._end(began, cpu)
+        await self._drain(tasks)
+        self._record_totals(began, cpu)
 
-    async def closed(self, at_once: int) -> None:
-        """Keep so many orders on their way."""
+    async def run_closed(self, concurrency: int) -> None:
+        """Keep ``concurrency`` orders in flight."""
         began, cpu = _now(), time.process_time()
         until = began + self.limits.seconds
 
-        async def place() -> None:
-            while _now() < until and not self._is_over():
-                await self._one(_now())
+        async def worker() -> None:
+            while _now() < until and not self._is_finished():
+                await self._run_order(_now())
 
-        tasks = {asyncio.create_task(place()) for _ in range(at_once)}
-        await self._rest(tasks, after=self.limits.seconds)
-        self._end(began, cpu)
+        tasks = {asyncio.create_task(worker()) for _ in range(concurrency)}
+        await self._drain(tasks, after=self.limits.seconds)
+        self._record_totals(began, cpu)
 
-    async def _due(self, moment: float) -> bool:
-        """Wait for ``moment``; false if no more are to begin."""
-        while not self._is_over():
-            left = moment - _now()
+    async def _wait_until(self, arrival: float) -> bool:
+        """Wait until ``arrival``. Return False if the step is finished."""
+        while not self._is_finished():
+            left = arrival - _now()
             if left <= 0:
                 return True
-            await asyncio.sleep(min(left, NAP))
+            await asyncio.sleep(min(left, POLL_INTERVAL))
         return False
 
-    def _is_over(self) -> bool:
-        return self.stop.wanted or self.tally.begun >= self.limits.orders
+    def _is_finished(self) -> bool:
+        return self.stop.requested or self.stats.started >= self.limits.orders
 
-    async def _one(self, meant: float) -> None:
-        number = self.first + self.tally.begun
-        self.tally.begun += 1
-        self.tally.late.add(_now() - meant)
-        ending = await self.work(number)
-        self.tally.add(ending, latency=_now() - meant)
+    async def _run_order(self, planned: float) -> None:
+        number = self.first + self.stats.started
+        self.stats.started += 1
+        self.stats.start_delay.add(_now() - planned)
+        result = await self.send(number)
+        self.stats.add(result, latency=_now() - planned)
 
-    async def _rest(self, tasks: set[asyncio.Task[None]], *, after: float = 0.0) -> None:
+    async def _drain(self, tasks: set[asyncio.Task[None]], *, after: float = 0.0) -> None:
         left = set(tasks)
         if left:
-            _, left = await asyncio.wait(left, timeout=after + self.patience)
+            _, left = await asyncio.wait(left, timeout=after + self.drain_timeout)
         for task in left:
             task.cancel()
-        # A task that raised says so: whatever an order can end in is no exception here.
+        # `send` converts every exception into a result, so these are cancellations only.
         await asyncio.gather(*left, return_exceptions=True)
 
-    def _end(self, began: float, cpu: float) -> None:
-        self.tally.seconds, self.tally.cpu = _now() - began, time.process_time() - cpu
+    def _record_totals(self, began: float, cpu: float) -> None:
+        self.stats.seconds, self.stats.cpu = _now() - began, time.process_time() - cpu
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""The report of a load: text for the terminal, and a directory with a page, plots and figures."""
+"""The plan, the result and the report of a load test."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 from benchmarks.measuring.reports import can_plot, plot_against_load, plot_percentiles, table
-from benchmarks.programs.load_driver import KINDS, PERCENTILES, LoadTally, StepLimits
+from benchmarks.programs.load_driver import OUTCOME_NAMES, PERCENTILES, StepLimits, StepStats
 from benchmarks.programs.load_target import Comparison
 from transfer_async import NewOrder
 
 
 @frozen(kw_only=True)
 class LoadPlan:
-    """What is asked for.
+    """The parameters of a load test.
 
     Args:
-        loop: ``open``, of so many a second, or ``closed``, of so many at once.
-        loads: one step each.
-        schedule: of the open loop's arrivals.
-        limits: of each step.
-        seed: of the arrivals and of the faults.
-        journal: its address.
-        connections: how many the client may hold.
-        faults: of our own sandbox.
-        url: the service, or None for our own sandbox.
-        order: makes the order of a number.
+        loop: ``open`` (fixed arrival rate) or ``closed`` (fixed concurrency).
+        loads: the rates or concurrencies, one for each step.
+        schedule: the distribution of arrival times in an open loop.
+        limits: the limits of each step.
+        seed: seeds the arrival times and the faults.
+        journal: the address of the journal.
+        connections: the maximum number of connections.
+        faults: the faults of the sandbox.
+        url: the base URL of the service; None to start a sandbox.
+        order: returns the order for a number.
     """
 
     loop: Literal["open", "closed"]
@@ -47,79 +47,85 @@ class LoadPlan:
     order: Callable[[int], NewOrder]
 
     def title(self, load: float) -> str:
-        """Say what a step is."""
-        return f"{load:g} a second" if self.loop == "open" else f"{load:g} at once"
+        """Return the title of a step."""
+        return f"{load:g}/s" if self.loop == "open" else f"concurrency {load:g}"
 
 
 @frozen
-class LoadFindings:
-    """What a run found.
+class LoadResult:
+    """The result of a load test.
 
     Args:
-        steps: the tally of each step, by its load.
-        comparison: with our own sandbox; None of another service.
-        was_stopped: somebody did not wait for the end.
+        steps: the statistics of each step, by its load.
+        comparison: the comparison with the sandbox's orders; None for another service.
+        was_stopped: whether Ctrl-C ended the run early.
     """
 
-    steps: dict[float, LoadTally]
+    steps: dict[float, StepStats]
     comparison: Comparison | None
     was_stopped: bool
 
 
 # --- the report -----------------------------------------------------------------------------------
 
-LATE = 0.01
-"""Seconds by which 1 % of the orders may start late before the page says that the driver was too slow."""
+MAX_START_DELAY = 0.01
+"""If 1 % of the orders start this many seconds late, the report warns that the driver was too slow."""
 
 
 @frozen
 class LoadReport:
-    """Tells what a plan found."""
+    """The report of a load test."""
 
     plan: LoadPlan
-    found: LoadFindings
+    result: LoadResult
 
     def text(self) -> str:
-        """Say it in Markdown."""
-        parts = [self._about(), self._speeds(), self._endings(), *self._remarks(), self._comparison()]
+        """Return the report in Markdown."""
+        parts = [
+            self._about(),
+            self._latency_table(),
+            self._outcome_table(),
+            *self._remarks(),
+            self._comparison(),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     def figures(self) -> dict[str, Any]:
-        """Say it in numbers; the histograms are in the form that other HDR libraries read."""
-        comparison = self.found.comparison
+        """Return the report for JSON. The histograms can be read by any HDR library."""
+        comparison = self.result.comparison
         return {
-            "about": self._setting(),
+            "about": self._conditions(),
             "loop": self.plan.loop,
-            "steps": [{"load": load, **_figures(tally)} for load, tally in self.found.steps.items()],
+            "steps": [{"load": load, **_figures(stats)} for load, stats in self.result.steps.items()],
             "comparison": None if comparison is None else {**asdict(comparison), "agrees": comparison.agrees},
-            "was_stopped": self.found.was_stopped,
+            "was_stopped": self.result.was_stopped,
         }
 
     def write(self, directory: Path) -> list[Path]:
-        """Write the page, the figures and, if matplotlib is installed, the plots.
+        """Write a page, the figures and, if matplotlib is installed, the plots.
 
         Returns:
-            What was written.
+            The paths of the written files.
         """
         directory.mkdir(parents=True, exist_ok=True)
         drawn = list(self._draw(directory)) if can_plot() else []
         pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
         pictures = pictures or "No plots: matplotlib is not installed."
         page, figures = directory / "load.md", directory / "load.json"
-        page.write_text(f"# A load on the service\n\n{self.text()}\n\n{pictures}\n", encoding="utf-8")
+        page.write_text(f"# Load test\n\n{self.text()}\n\n{pictures}\n", encoding="utf-8")
         figures.write_text(json.dumps(self.figures(), indent=1) + "\n", encoding="utf-8")
         return [page, figures, *drawn]
 
-    # --- the page -------------------------------------------------------------------------------
+    # --- the page ---------------------------------------------------------------------------------
 
-    def _setting(self) -> dict[str, Any]:
+    def _conditions(self) -> dict[str, Any]:
         plan = self.plan
-        where = "our own sandbox, in a process of its own" if plan.url is None else "a service of yours"
+        where = "sandbox in its own process" if plan.url is None else "external service"
         return {
             "service": where,
-            "journal": _kind_of(plan.journal),
+            "journal": _journal_type(plan.journal),
             "faults": list(plan.faults),
-            "arrivals": plan.schedule if plan.loop == "open" else "when a place is free",
+            "arrivals": plan.schedule if plan.loop == "open" else "when an order completes",
             "seed": plan.seed,
             "seconds_a_step": plan.limits.seconds,
             "connections": plan.connections,
@@ -129,116 +135,121 @@ class LoadReport:
         }
 
     def _about(self) -> str:
-        said = {**self._setting(), "faults": ", ".join(self.plan.faults) or "none"}
-        told = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in said.items())
+        conditions = {**self._conditions(), "faults": ", ".join(self.plan.faults) or "none"}
+        details = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in conditions.items())
         loop = {
-            "open": "Open loop: an order starts at its planned time, and latency counts from then.",
-            "closed": "Closed loop: a fixed number of concurrent orders; the next starts when one ends.",
+            "open": "Open loop: each order starts at its scheduled time, and latency counts from then.",
+            "closed": "Closed loop: a fixed number of orders in flight; the next starts when one completes.",
         }
-        return f"{loop[self.plan.loop]}\n\n{told}."
+        return f"{loop[self.plan.loop]}\n\n{details}."
 
-    def _speeds(self) -> str:
-        head = ["load", "orders", "created/s", *map(_name_of, PERCENTILES), "CPU/order"]
+    def _latency_table(self) -> str:
+        head = ["load", "orders", "created/s", *map(_percentile_name, PERCENTILES), "CPU/order"]
         rows = [
             [
                 self.plan.title(load),
-                tally.done,
-                f"{tally.rate:.1f}",
-                *(f"{tally.latency.at(percent) * 1e3:.1f} ms" for percent in PERCENTILES),
-                f"{tally.cpu_each * 1e6:.0f} µs",
+                stats.completed,
+                f"{stats.rate:.1f}",
+                *(f"{stats.latency.percentile(percent) * 1e3:.1f} ms" for percent in PERCENTILES),
+                f"{stats.cpu_per_order * 1e6:.0f} µs",
             ]
-            for load, tally in self.found.steps.items()
+            for load, stats in self.result.steps.items()
         ]
         return table(head, rows)
 
-    def _endings(self) -> str:
-        kinds = [*KINDS.values(), *(["broken"] if self._total("broken") else []), "cut off"]
+    def _outcome_table(self) -> str:
+        kinds = [*OUTCOME_NAMES.values(), *(["broken"] if self._total("broken") else []), "cancelled"]
         rows = [
             [
                 self.plan.title(load),
-                *(tally.kinds[kind] for kind in kinds[:-1]),
-                tally.begun - tally.done,
-                ", ".join(f"{count} {error}" for error, count in tally.errors.most_common()) or "-",
+                *(stats.kinds[kind] for kind in kinds[:-1]),
+                stats.started - stats.completed,
+                ", ".join(f"{count} {error}" for error, count in stats.errors.most_common()) or "-",
             ]
-            for load, tally in self.found.steps.items()
+            for load, stats in self.result.steps.items()
         ]
         return table(["load", *kinds, "errors"], rows)
 
     def _total(self, kind: str) -> int:
-        return sum(tally.kinds[kind] for tally in self.found.steps.values())
+        return sum(stats.kinds[kind] for stats in self.result.steps.values())
 
     def _remarks(self) -> Iterator[str]:
-        if self.found.was_stopped:
-            yield "Stopped by Ctrl-C before its end."
-        for load, tally in self.found.steps.items():
-            late = tally.late.at(99)
-            if self.plan.loop == "open" and late > LATE:
+        if self.result.was_stopped:
+            yield "Stopped early by Ctrl-C."
+        for load, stats in self.result.steps.items():
+            start_delay = stats.start_delay.percentile(99)
+            if self.plan.loop == "open" and start_delay > MAX_START_DELAY:
                 yield (
-                    f"At {self.plan.title(load)} 1 % of the orders started {late * 1e3:.0f} ms late or more: "
-                    "this process was too slow, so the figures show the driver's limit."
+                    f"At {self.plan.title(load)}, 1 % of the orders started "
+                    f"at least {start_delay * 1e3:.0f} ms late: "
+                    "the load driver was too slow, so the figures show its limit, not the service's."
                 )
 
     def _comparison(self) -> str:
-        one = self.found.comparison
-        if one is None:
-            return "The service's own record was not asked: compare it yourself."
-        verdict = "The client and the sandbox agree" if one.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
+        comparison = self.result.comparison
+        if comparison is None:
+            return "The outcomes were not compared with the service's orders: compare them yourself."
+        verdict = (
+            "The client and the sandbox agree" if comparison.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
+        )
         return (
-            f"{verdict}, the warm-up included: duplicates {one.duplicates}, created and missing "
-            f"{one.missing}, refused or not sent but found {one.unexpected}, never requested {one.strange}. "
-            f"{one.existing} orders exist; {one.doubts} ended unknown, and {one.doubts_there} of those do."
+            f"{verdict} (including the warm-up): duplicates {comparison.duplicates}; reported as created but "
+            f"missing {comparison.missing}; reported as refused or not sent but found "
+            f"{comparison.unexpected}; never requested {comparison.unrequested}. "
+            f"{comparison.existing} orders exist. "
+            f"{comparison.doubts} outcomes are unknown; {comparison.doubts_existing} of these orders exist."
         )
 
-    # --- the plots ------------------------------------------------------------------------------
+    # --- the plots --------------------------------------------------------------------------------
 
     def _draw(self, directory: Path) -> Iterator[Path]:
-        steps = {load: tally for load, tally in sorted(self.found.steps.items()) if tally.done}
+        steps = {load: stats for load, stats in sorted(self.result.steps.items()) if stats.completed}
         if not steps:
             return
         is_open = self.plan.loop == "open"
-        x = "load (orders wanted a second)" if is_open else "load (orders at once)"
+        x = "arrival rate (orders per second)" if is_open else "concurrency"
         yield plot_percentiles(
             directory / "latency.png",
-            {self.plan.title(load): tally.latency.at for load, tally in steps.items()},
-            title="How long an order takes",
+            {self.plan.title(load): stats.latency.percentile for load, stats in steps.items()},
+            title="Latency",
         )
         yield plot_against_load(
             directory / "throughput.png",
-            {"created": [(load, tally.rate) for load, tally in steps.items()]},
-            title="How many orders go through",
+            {"created": [(load, stats.rate) for load, stats in steps.items()]},
+            title="Throughput",
             x=x,
-            y="orders created a second",
-            guide="wanted" if is_open else None,
+            y="created orders per second",
+            guide="arrival rate" if is_open else None,
         )
         yield plot_against_load(
             directory / "cost.png",
-            {"client": [(load, tally.cpu_each * 1e6) for load, tally in steps.items()]},
-            title="What an order costs the client's process",
+            {"client": [(load, stats.cpu_per_order * 1e6) for load, stats in steps.items()]},
+            title="CPU time of the client",
             x=x,
-            y="processor time an order (µs)",
+            y="CPU time per order (µs)",
         )
 
 
-def _kind_of(journal: str) -> str:
-    """Name a journal, without its address: that may hold a password."""
+def _journal_type(journal: str) -> str:
+    """Return the type of the journal, because its address may contain a password."""
     if journal == "memory":
         return journal
     return "PostgreSQL" if "://" in journal else "SQLite"
 
 
-def _name_of(percent: float) -> str:
-    return {50.0: "median", 100.0: "slowest"}.get(percent, f"{percent:g} %")
+def _percentile_name(percent: float) -> str:
+    return {50.0: "median", 100.0: "max"}.get(percent, f"{percent:g} %")
 
 
-def _figures(tally: LoadTally) -> dict[str, Any]:
+def _figures(stats: StepStats) -> dict[str, Any]:
     return {
-        "begun": tally.begun,
-        "seconds": tally.seconds,
-        "created_a_second": tally.rate,
-        "kinds": dict(tally.kinds),
-        "errors": dict(tally.errors),
-        "latency_ms": {f"{percent:g}": tally.latency.at(percent) * 1e3 for percent in PERCENTILES},
-        "late_ms": {f"{percent:g}": tally.late.at(percent) * 1e3 for percent in PERCENTILES},
-        "cpu_us": tally.cpu_each * 1e6,
-        "latency_histogram": tally.latency.packed(),
+        "begun": stats.started,
+        "seconds": stats.seconds,
+        "created_a_second": stats.rate,
+        "kinds": dict(stats.kinds),
+        "errors": dict(stats.errors),
+        "latency_ms": {f"{percent:g}": stats.latency.percentile(percent) * 1e3 for percent in PERCENTILES},
+        "late_ms": {f"{percent:g}": stats.start_delay.percentile(percent) * 1e3 for percent in PERCENTILES},
+        "cpu_us": stats.cpu_per_order * 1e6,
+        "latency_histogram": stats.latency.encoded(),
     }

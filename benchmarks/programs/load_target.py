@@ -1,4 +1,4 @@
-"""The target of a load: its host, the orders, and the comparison at the end."""
+"""What the load test sends, where to, and whether the recorded orders match the outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import aiohttp
 from attrs import define, field, frozen
 from yarl import URL
 
-from benchmarks.programs.load_driver import CREATED, OrderEnding, ending_of
+from benchmarks.programs.load_driver import CREATED, OrderResult, result_of
 from transfer_async import MemoryJournal, NewOrder, TransferClient
 from transfer_async._cli.demo import usd_order
 from transfer_async._cli.servers import is_loopback
@@ -23,29 +23,29 @@ from transfer_async._http import urls
 from transfer_async._models import requests
 from transfer_async.journal import Journal, journal_at
 
-MOST_ORDERS = 1_000_000
-"""In one run."""
+MAX_ORDERS = 1_000_000
+"""The maximum number of orders in one run."""
 
 _CENT = Decimal("0.01")
-_LEAST = Decimal("10.00")
+_MIN_AMOUNT = Decimal("10.00")
 
 
-class Foreign(ValueError):
-    """The host is not this machine, and the load is not confirmed."""
+class HostNotAllowed(ValueError):
+    """The host is not loopback, and ``--i-own-this-host`` was not given."""
 
 
-def checked_host(url: str, *, owned: bool) -> str:
-    """Give ``url`` back, if its host may be put under load.
+def check_host(url: str, *, owned: bool) -> str:
+    """Return ``url`` if the load test may use it.
 
     Raises:
-        Foreign: it is not loopback, and not said to be the caller's own.
-        ValueError: no client would take it.
+        HostNotAllowed: the host is not loopback, and ``owned`` is false.
+        ValueError: the URL is invalid.
     """
     host = URL(url).host or ""
     if not (owned or is_loopback(host)):
-        raise Foreign(
-            f"--url: {host or url} is not this machine's loopback. A load on somebody else's service is an "
-            "attack; --i-own-this-host confirms that it is yours and that its operators know"
+        raise HostNotAllowed(
+            f"--url: {host or url} is not a loopback address. A load test of a service that you do not own "
+            "is an attack. Use --i-own-this-host to confirm that it is yours and that its operators know"
         )
     try:
         urls.normalised(url)
@@ -54,21 +54,21 @@ def checked_host(url: str, *, owned: bool) -> str:
     return url
 
 
-def made_order(number: int) -> NewOrder:
-    """Make an order between two of the sandbox's made-up people; no two have the same amount."""
-    return usd_order("tunde.bello", "ben.okri", _LEAST + number * _CENT)
+def order_for(number: int) -> NewOrder:
+    """Return an order between two of the sandbox's users. Each order has a unique amount."""
+    return usd_order("tunde.bello", "ben.okri", _MIN_AMOUNT + number * _CENT)
 
 
-def made_amount(number: int) -> Decimal:
-    """Say what amount the poster of `made_order` sends."""
-    return requests.product(_LEAST + number * _CENT, "1550.25", places=2)
+def amount_for(number: int) -> Decimal:
+    """Return the poster's amount in ``order_for(number)``."""
+    return requests.product(_MIN_AMOUNT + number * _CENT, "1550.25", places=2)
 
 
-def order_from(path: Path) -> Callable[[int], NewOrder]:
-    """Read the one order that is sent again and again, each time as another wish, from a JSON file.
+def order_from_file(path: Path) -> Callable[[int], NewOrder]:
+    """Read the order to send repeatedly from a JSON file.
 
     Raises:
-        ValueError: the file cannot be read, or holds no order.
+        ValueError: the file cannot be read or does not contain an order.
     """
     try:
         order = NewOrder.from_json(path.read_bytes())
@@ -78,57 +78,57 @@ def order_from(path: Path) -> Callable[[int], NewOrder]:
 
 
 def journal_for(address: str) -> Journal:
-    """Make the journal that ``memory``, a path or a ``postgresql://`` address means.
+    """Return the journal for ``memory``, a path or a ``postgresql://`` address.
 
     Raises:
-        ValueError: it means none.
+        ValueError: the address is invalid.
     """
     try:
-        return MemoryJournal(max_keys=MOST_ORDERS) if address == "memory" else journal_at(address)
+        return MemoryJournal(max_keys=MAX_ORDERS) if address == "memory" else journal_at(address)
     except ValueError as error:
         raise ValueError(f"--journal: {error}") from None
 
 
 @define
 class Sender:
-    """Sends orders by number, and remembers how each ended.
+    """Sends orders by number and records their outcomes.
 
     Args:
-        order: makes the order of a number.
-        client: sends them; another one for each step.
+        order: returns the order for a number.
+        client: the client of the current step.
     """
 
     order: Callable[[int], NewOrder]
     client: TransferClient | None = None
-    endings: dict[int, str] = field(factory=dict)
+    outcomes: dict[int, str] = field(factory=dict)
     _run: str = field(init=False, factory=lambda: secrets.token_hex(4))
 
-    async def send(self, number: int) -> OrderEnding:
-        """Send one order, and say how it ended; never raises, unless it is cancelled."""
-        assert self.client is not None  # noqa: S101 - the driver sets it
-        self.endings[number] = "unknown"  # until something better is known
+    async def send(self, number: int) -> OrderResult:
+        """Send one order and return its result. Raises only if cancelled."""
+        assert self.client is not None  # noqa: S101 - `run_load` sets it
+        self.outcomes[number] = "unknown"  # in case the call is cancelled
         try:
             key = f"load-{self._run}-{number}"
             await self.client.create_order(self.order(number), key=key, held=f"hold-{number}")
-            ending = CREATED
-        except Exception as error:  # noqa: BLE001 - it is counted
-            ending = ending_of(error)
-        self.endings[number] = ending.kind
-        return ending
+            result = CREATED
+        except Exception as error:  # noqa: BLE001 - counted as a result
+            result = result_of(error)
+        self.outcomes[number] = result.kind
+        return result
 
 
 @frozen
 class Comparison:
-    """The outcomes compared with the service's orders.
+    """The reported outcomes compared with the orders that the service recorded.
 
     Args:
-        existing: the number of orders that the service has.
-        duplicates: orders beyond the first of one request.
-        missing: orders reported as created that do not exist.
-        unexpected: orders reported as not existing that exist.
+        existing: the number of recorded orders.
+        duplicates: additional orders for the same request.
+        missing: orders reported as created but not recorded.
+        unexpected: orders reported as refused or not sent but recorded.
         doubts: unknown outcomes.
-        doubts_there: unknown outcomes whose order exists.
-        strange: orders that were never requested.
+        doubts_existing: unknown outcomes whose order is recorded.
+        unrequested: recorded orders that were never requested.
     """
 
     existing: int
@@ -136,52 +136,56 @@ class Comparison:
     missing: int
     unexpected: int
     doubts: int
-    doubts_there: int
-    strange: int
+    doubts_existing: int
+    unrequested: int
 
     @property
     def agrees(self) -> bool:
-        """Whether every outcome is true."""
-        return not (self.duplicates or self.missing or self.unexpected or self.strange)
+        """Whether every outcome is correct and no order is duplicated."""
+        return not (self.duplicates or self.missing or self.unexpected or self.unrequested)
 
 
-def compared(endings: dict[int, str], amounts: Counter[Decimal]) -> Comparison:
-    """Hold how the orders of `made_order` ended against the amounts that are on record."""
-    wished = {number: made_amount(number) for number in endings}
-    there = {number for number, amount in wished.items() if amount in amounts}
-    said = {
-        kind: {number for number, one in endings.items() if one == kind} for kind in set(endings.values())
+def compare_outcomes(outcomes: dict[int, str], amounts: Counter[Decimal]) -> Comparison:
+    """Compare the outcomes with the recorded amounts, which identify the orders."""
+    requested = {number: amount_for(number) for number in outcomes}
+    existing_numbers = {number for number, amount in requested.items() if amount in amounts}
+    by_outcome = {
+        kind: {number for number, outcome in outcomes.items() if outcome == kind}
+        for kind in set(outcomes.values())
     }
-    created, unknown = said.get("created", set()), said.get("unknown", set()) | said.get("broken", set())
+    created, unknown = (
+        by_outcome.get("created", set()),
+        by_outcome.get("unknown", set()) | by_outcome.get("broken", set()),
+    )
     return Comparison(
         existing=amounts.total(),
         duplicates=amounts.total() - len(amounts),
-        missing=len(created - there),
-        unexpected=len(there - created - unknown),
+        missing=len(created - existing_numbers),
+        unexpected=len(existing_numbers - created - unknown),
         doubts=len(unknown),
-        doubts_there=len(unknown & there),
-        strange=len(amounts.keys() - set(wished.values())),
+        doubts_existing=len(unknown & existing_numbers),
+        unrequested=len(amounts.keys() - set(requested.values())),
     )
 
 
-async def recorded(base_url: str, token: str) -> Counter[Decimal]:
-    """Ask our own sandbox for the amounts of all the orders that it has."""
+async def fetch_amounts(base_url: str, token: str) -> Counter[Decimal]:
+    """Return the amounts of all orders in the sandbox."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=120)) as session,
-        session.get(f"{base_url}/sandbox/orders") as answer,
+        session.get(f"{base_url}/sandbox/orders") as response,
     ):
-        answer.raise_for_status()
-        orders: list[dict[str, Any]] = json.loads(await answer.read(), parse_float=Decimal)["orders"]
+        response.raise_for_status()
+        orders: list[dict[str, Any]] = json.loads(await response.read(), parse_float=Decimal)["orders"]
     return Counter(Decimal(order["poster_amount"]) for order in orders)
 
 
-async def settled(ask: Callable[[], Awaitable[Counter[Decimal]]]) -> Counter[Decimal]:
-    """Ask until two answers are the same: a request that was given up may still take effect."""
-    before = await ask()
+async def wait_until_stable(fetch: Callable[[], Awaitable[Counter[Decimal]]]) -> Counter[Decimal]:
+    """Fetch the amounts until they stop changing: a request that timed out may still create an order."""
+    before = await fetch()
     for _ in range(20):
         await asyncio.sleep(0.1)
-        if (now := await ask()) == before:
+        if (now := await fetch()) == before:
             break
         before = now
     return before

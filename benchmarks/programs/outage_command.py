@@ -1,20 +1,19 @@
-"""The load of a fleet of clients on a service that fails and recovers, with and without the retry budget.
+"""Simulate a fleet of clients during an outage, with and without the retry budget.
 
     python -m benchmarks outage
     python -m benchmarks outage --clients 2000,100,4 --rate 2 --report here
 
-The service is healthy, slows down, accepts no order for ten minutes, and is healthy again. It rejects
-orders with failures that may be retried: 429, or no connection. The clients are real; their clock and the
-connection to the service are simulated, so half an hour passes in seconds. Each run is checked against two
-goals:
+The service is healthy, slows down, accepts no orders for ten minutes, and is healthy again. It rejects
+requests with failures that may be retried: status 429 or refused connections. The clients are real. Their
+clock and the transport are simulated, so half an hour passes in seconds. Each run has two goals:
 
-- at most 1.1 requests for each requested order, over the full outage;
-- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage_simulation`.
+- an amplification factor of at most 1.1 during the outage;
+- recovery within the expected time, as defined in `benchmarks.programs.outage_simulation`.
 
-Each client has its own bucket. So the first goal depends on the number of its orders in the outage, and on
-what it has earned before. A new client's bucket allows 2 retries after a 429 and 3 without a connection; a
-full one allows 94 and 35. Nothing refills it during the outage. Over n calls of a new client that is 1 +
-2/n and 1 + 3/n requests each, which meets the goal from 20 and 30 calls on.
+Each client has its own token bucket. The amplification factor therefore depends on the number of calls per
+client and on the tokens earned before. The bucket of a new client allows 2 retries after status 429 or 3
+after refused connections; a full one allows 94 or 35. During the outage, no tokens are earned. For n calls of
+a new client, the amplification factor is 1 + 2/n or 1 + 3/n: the goal is met from 20 or 30 calls on.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from typing import Any, get_args
 
 from benchmarks.measuring.reports import can_plot, plot_over_time, table
 from benchmarks.programs.outage_simulation import (
-    GOAL,
+    MAX_AMPLIFICATION,
     NO_BUDGET,
     Failure,
     Fleet,
-    OutageFindings,
-    Setting,
-    Weather,
+    OutageResult,
+    OutageSchedule,
+    Scenario,
 )
 from transfer_async import RetryBudget
 
 USAGE = 2
-MOST_CLIENTS = 100_000
+MAX_CLIENTS = 100_000
 
 
-def settings(clients: Sequence[int], *, rate: float, out: float, seed: int) -> list[Setting]:
-    """Make the settings of all the runs: each fleet, each failure, with the budget and without."""
+def scenarios(clients: Sequence[int], *, rate: float, outage: float, seed: int) -> list[Scenario]:
+    """Return a scenario for each fleet and failure, with and without a retry budget."""
     return [
-        Setting(
+        Scenario(
             clients=count,
             rate=rate,
-            weather=Weather(capacity=2.0 * rate, out=out, failure=failure),
+            schedule=OutageSchedule(capacity=2.0 * rate, outage=outage, failure=failure),
             budget=budget,
             seed=seed,
         )
@@ -60,162 +59,180 @@ def settings(clients: Sequence[int], *, rate: float, out: float, seed: int) -> l
     ]
 
 
-def simulate(setting: Setting) -> OutageFindings:
-    """Run one; for a process of its own."""
-    return Fleet(setting).run()
+def simulate(scenario: Scenario) -> OutageResult:
+    """Run one simulation. `simulate_all` runs this in other processes."""
+    return Fleet(scenario).run()
 
 
-def simulated(wanted: Sequence[Setting]) -> list[OutageFindings]:
-    """Run all, as many at once as there are processors."""
+def simulate_all(scenarios: Sequence[Scenario]) -> list[OutageResult]:
+    """Run all simulations, one per processor at a time."""
     context = multiprocessing.get_context("spawn")
-    found = []
+    results = []
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
-        for one in pool.map(simulate, wanted):
+        for result in pool.map(simulate, scenarios):
             print(
-                f"{_title(one)}: {one.amplification:.2f} requests for each order", file=sys.stderr, flush=True
+                f"{_title(result)}: amplification factor {result.amplification:.2f}",
+                file=sys.stderr,
+                flush=True,
             )
-            found.append(one)
-    return found
+            results.append(result)
+    return results
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------
 
 
-def text(found: Sequence[OutageFindings]) -> str:
-    """Say it in Markdown."""
-    weather = found[0].setting.weather
+def as_text(results: Sequence[OutageResult]) -> str:
+    """Return the report in Markdown."""
+    schedule = results[0].scenario.schedule
     about = (
-        f"{found[0].setting.rate:g} orders a second of the whole fleet; the service can create "
-        f"{weather.capacity:g} a second, {weather.slowness:.0%} of that for {weather.slow:g} s, then none "
-        f"for {weather.out:g} s. A 429 costs it {weather.turning_away:g} of an order, a refused "
-        f"connection nothing. Goals: at most {GOAL:g} requests for each requested order in the full outage; "
-        "recovered before the backlog is due."
+        f"Arrival rate of the fleet: {results[0].scenario.rate:g} orders per second. The service can create "
+        f"{schedule.capacity:g} per second, then {schedule.slow_capacity:.0%} of that for "
+        f"{schedule.slow:g} s, then none for {schedule.outage:g} s. A 429 costs the service "
+        f"{schedule.rejection_cost:g} of an order; a refused connection costs nothing. Goals: an "
+        f"amplification factor of at most {MAX_AMPLIFICATION:g} during the full outage, and recovery within "
+        "the expected time."
     )
-    head = ["fleet", "orders a client", "requests an order", "goal", "worst minute", "recovered after"]
+    header = ["fleet", "calls per client", "amplification", "goal", "worst minute", "recovered after"]
     rows = [
         [
-            _title(one),
-            f"{one.calls_a_client:.1f}",
-            f"{one.amplification:.3f}",
-            _verdict(one.met[0]),
-            f"{max(one.amplifications):.2f}",
-            "not seen" if one.recovered_after is None else f"{one.recovered_after:.0f} s",
-            f"{one.due_after:.0f} s",
-            _verdict(one.met[1]),
+            _title(result),
+            f"{result.calls_per_client:.1f}",
+            f"{result.amplification:.3f}",
+            _verdict(result.goals_met[0]),
+            f"{max(result.amplification_per_minute):.2f}",
+            "not recovered" if result.recovered_after is None else f"{result.recovered_after:.0f} s",
+            f"{result.expected_recovery:.0f} s",
+            _verdict(result.goals_met[1]),
         ]
-        for one in found
+        for result in results
     ]
-    minutes = range(max(len(one.by_minute) for one in found))
-    by_minute = [[_title(one), *_by_minute(one, len(minutes))] for one in found]
+    minutes = range(max(len(result.per_minute) for result in results))
+    per_minute = [[_title(result), *_minute_row(result, len(minutes))] for result in results]
     return "\n\n".join(
         (
             about,
-            table([*head, "due after", "goal"], rows),
-            "Requests for each requested order, by minute:",
-            table(["minute", *map(str, minutes)], by_minute),
+            table([*header, "expected", "goal"], rows),
+            "Amplification factor by minute:",
+            table(["minute", *map(str, minutes)], per_minute),
         )
     )
 
 
-def _title(one: OutageFindings) -> str:
-    budget = "no budget" if one.setting.budget == NO_BUDGET else "budget"
-    return f"{one.setting.clients} clients, {one.setting.weather.failure}, {budget}"
+def _title(result: OutageResult) -> str:
+    budget = "no budget" if result.scenario.budget == NO_BUDGET else "budget"
+    return f"{result.scenario.clients} clients, {result.scenario.schedule.failure}, {budget}"
 
 
-def _verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
+def _verdict(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
-def _by_minute(one: OutageFindings, length: int) -> list[str]:
-    told = [f"{value:.2f}" for value in one.amplifications]
-    return told + ["-"] * (length - len(told))
+def _minute_row(result: OutageResult, length: int) -> list[str]:
+    values = [f"{value:.2f}" for value in result.amplification_per_minute]
+    return values + ["-"] * (length - len(values))
 
 
-def figures(found: Sequence[OutageFindings]) -> list[dict[str, Any]]:
-    """Say it in numbers."""
+def figures(results: Sequence[OutageResult]) -> list[dict[str, Any]]:
+    """Return the report for JSON."""
     return [
         {
-            "fleet": _title(one),
-            "clients": one.setting.clients,
-            "failure": one.setting.weather.failure,
-            "budget": one.setting.budget != NO_BUDGET,
-            "calls_a_client": one.calls_a_client,
-            "amplification": one.amplification,
-            "amplification_by_minute": one.amplifications,
-            "backlog": one.backlog,
-            "recovered_after": one.recovered_after,
-            "due_after": one.due_after,
-            "doubts": one.doubts,
-            "goals": one.met,
+            "fleet": _title(result),
+            "clients": result.scenario.clients,
+            "failure": result.scenario.schedule.failure,
+            "budget": result.scenario.budget != NO_BUDGET,
+            "calls_a_client": result.calls_per_client,
+            "amplification": result.amplification,
+            "amplification_by_minute": result.amplification_per_minute,
+            "backlog": result.backlog,
+            "recovered_after": result.recovered_after,
+            "due_after": result.expected_recovery,
+            "doubts": result.doubts,
+            "goals": result.goals_met,
         }
-        for one in found
+        for result in results
     ]
 
 
-def write(directory: Path, found: Sequence[OutageFindings]) -> list[Path]:
-    """Write a page, the figures and, if matplotlib is installed, the plots; give back what was written."""
+def write(directory: Path, results: Sequence[OutageResult]) -> list[Path]:
+    """Write a page, the figures and, if matplotlib is installed, the plots; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = list(_draw(directory, found)) if can_plot() else []
-    pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
+    plots = list(_draw(directory, results)) if can_plot() else []
+    pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in plots)
     page, numbers = directory / "outage.md", directory / "outage.json"
-    page.write_text(f"# An outage\n\n{text(found)}\n\n{pictures}\n", encoding="utf-8")
-    numbers.write_text(json.dumps(figures(found), indent=1) + "\n", encoding="utf-8")
-    return [page, numbers, *drawn]
+    page.write_text(f"# Simulated outage\n\n{as_text(results)}\n\n{pictures}\n", encoding="utf-8")
+    numbers.write_text(json.dumps(figures(results), indent=1) + "\n", encoding="utf-8")
+    return [page, numbers, *plots]
 
 
-def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
-    weather = found[0].setting.weather
+def _draw(directory: Path, results: Sequence[OutageResult]) -> Iterator[Path]:
+    schedule = results[0].scenario.schedule
     spans = {
-        "service slow": (weather.well / 60, weather.fails_at / 60),
-        "service out": (weather.fails_at / 60, weather.ends_at / 60),
+        "service slow": (schedule.healthy / 60, schedule.outage_start / 60),
+        "outage": (schedule.outage_start / 60, schedule.outage_end / 60),
     }
     for failure in get_args(Failure):
-        ours = [one for one in found if one.setting.weather.failure == failure]
+        ours = [result for result in results if result.scenario.schedule.failure == failure]
         yield plot_over_time(
             directory / f"amplification-{failure}.png",
-            {_title(one): [(at + 0.5, value) for at, value in enumerate(one.amplifications)] for one in ours},
-            title=f"Requests for each order wanted, in an outage with {failure}",
-            y="requests / orders wanted, by minute",
+            {
+                _title(result): [
+                    (at + 0.5, value) for at, value in enumerate(result.amplification_per_minute)
+                ]
+                for result in ours
+            },
+            title=f"Amplification factor in an outage with failure: {failure}",
+            y="requests per call, by minute",
             spans=spans,
-            goal=("goal", GOAL),
+            goal=("goal", MAX_AMPLIFICATION),
         )
         yield plot_over_time(
             directory / f"backlog-{failure}.png",
-            {_title(one): one.waiting for one in ours},
-            title=f"Orders wanted that do not exist, in an outage with {failure}",
+            {_title(result): result.backlog_over_time for result in ours},
+            title=f"Backlog in an outage with failure: {failure}",
             y="orders",
             spans=spans,
         )
 
 
-# --- the command line ---------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate, tell, report; give back the exit code."""
+    """Run the simulations, print the report and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks outage", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--clients", default="2000,100,4", metavar="N[,N...]", help="fleets (2000,100,4)")
-    parser.add_argument("--rate", type=float, default=2.0, help="orders per second of a whole fleet (2)")
-    parser.add_argument("--out", type=float, default=600.0, help="seconds of the full outage (600)")
-    parser.add_argument("--seed", type=int, default=0, help="seeds everything")
+    parser.add_argument(
+        "--clients",
+        default="2000,100,4",
+        metavar="N[,N...]",
+        help="sizes of the fleets to compare (2000,100,4)",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=2.0, help="arrival rate of the whole fleet, in orders per second (2)"
+    )
+    parser.add_argument("--outage", type=float, default=600.0, help="duration of the outage in seconds (600)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (0)")
     parser.add_argument(
         "--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures"
     )
     options = parser.parse_args(arguments)
     try:
-        clients = [int(one) for one in options.clients.split(",")]
+        clients = [int(count) for count in options.clients.split(",")]
     except ValueError:
         clients = [0]
-    if not all(0 < one <= MOST_CLIENTS for one in clients):
-        print(f"outage: --clients: must be whole numbers, 1 to {MOST_CLIENTS}", file=sys.stderr)
+    if not all(0 < count <= MAX_CLIENTS for count in clients):
+        print(f"outage: --clients: must be integers between 1 and {MAX_CLIENTS}", file=sys.stderr)
         return USAGE
-    if not (0 < options.rate <= 1_000 and 60 <= options.out <= 86_400):
-        print("outage: --rate: must be 1000 at most; --out: from 60 to 86400", file=sys.stderr)
+    if not (0 < options.rate <= 1_000 and 60 <= options.outage <= 86_400):
+        print(
+            "outage: --rate must be more than 0 and at most 1000; --outage must be between 60 and 86400",
+            file=sys.stderr,
+        )
         return USAGE
-    found = simulated(settings(clients, rate=options.rate, out=options.out, seed=options.seed))
-    print(text(found))
-    for path in write(options.report, found) if options.report is not None else ():
-        print(f"written: {path}")
+    results = simulate_all(scenarios(clients, rate=options.rate, outage=options.outage, seed=options.seed))
+    print(as_text(results))
+    for path in write(options.report, results) if options.report is not None else ():
+        print(f"Wrote {path}")
     return 0

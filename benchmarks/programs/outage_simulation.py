@@ -1,17 +1,18 @@
-"""A fleet of clients that goes on wanting orders through an outage, and what it did to the service.
+"""Simulate a fleet of clients during an outage of the service, in virtual time.
 
-Orders arrive at random, spread over the clients. An order whose call ends in a certain no is brought
-again by its owner after a pause, as a broker would: half a minute at first, a minute from then on, a
-random half of it less or more. Every call of ``create_order`` counts as an order wanted: what the retry
-budget governs is how many requests the client makes of each; how often its owner brings it again is not
-the client's affair.
+Orders arrive at random (a Poisson process) and are spread over the clients. If a call of ``create_order``
+ends with a definite failure, its caller calls again after a pause, as a broker's redelivery would: after half
+a minute the first time and after a minute from then on, with a jitter of 50 %.
 
-**Recovered** is the fleet when the orders that are wanted and do not exist have come down to a tenth of
-those at the outage's end (the backlog). It is **due** after the time that the backlog needs: the backlog,
-divided by the service's spare capacity. That is what it can create in a second, less the new orders that
-came in a second meanwhile, and less the work of turning the first request of each call away: this the
-owners cause by bringing orders again, whatever the client does. The work that retries cause is not taken
-off, so a fleet whose retries stand in its own way is late; the last tenth is the room that they have.
+The amplification factor is the number of requests divided by the number of calls. It measures the client's
+own retries, which the retry budget limits. How often the caller repeats a call does not affect it.
+
+The backlog is the number of orders that have been requested but do not exist. The fleet has recovered when
+the backlog has fallen to a tenth of what it was at the end of the outage. The expected recovery time is that
+backlog divided by the spare capacity of the service: its capacity, minus the new orders, minus the work of
+rejecting the first request of each call, which the client cannot avoid. The work that the client's retries
+cause is not subtracted: the remaining tenth of the backlog is the margin for it. So a fleet whose retries
+slow down its own recovery misses the goal.
 """
 
 from __future__ import annotations
@@ -36,112 +37,113 @@ from transfer_async._models.errors import Outcome, TransferError
 from transfer_async._support.clock import Clock
 
 Failure = Literal["429", "refused"]
-"""How the service says that it will not: an answer, or no connection. Both may be sent again."""
+"""How the service rejects a request: with status 429, or by refusing the connection. Both may be retried."""
 
 LATENCY = 0.02
-"""Seconds, beside the time spent in the service's queue."""
+"""Network latency in seconds, in addition to the time in the service's queue."""
 
 _FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
 
 
 class Loop(VirtualLoop):
-    """Virtual time that keeps no task longer than it lives."""
+    """A virtual-time event loop that does not keep references to completed tasks."""
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def run_out(self) -> None:
-        """Run until nothing is left to do."""
+    def run_until_idle(self) -> None:
+        """Run until no task or timer is left."""
         while not self.run():
             pass
 
 
 @frozen(kw_only=True)
-class Weather:
-    """What happens to the service, and when; all in seconds.
+class OutageSchedule:
+    """The phases of the service: healthy, slow, outage, and healthy again.
 
     Args:
-        capacity: orders a second that it can create when it is well.
-        well: for so long at first.
-        slow: then for so long at ``slowness`` of its capacity.
-        slowness: see ``slow``.
-        out: then for so long it takes no order at all; after that it is well again.
-        failure: how it turns orders away, then and whenever its queue is full.
-        queue: of how many seconds' work; what comes on top is turned away.
-        turning_away: what it costs to answer 429, in orders; to refuse a connection costs nothing.
+        capacity: orders per second that the healthy service can create.
+        healthy: the duration of the first phase, in seconds.
+        slow: the duration of the slow phase, in seconds.
+        slow_capacity: the share of the capacity that is left in the slow phase.
+        outage: the duration of the outage, in seconds. The service creates no orders.
+        failure: how the service rejects requests during the outage and when its queue is full.
+        queue: the length of the queue, in seconds of work.
+        rejection_cost: the work of responding with 429, in orders. Refusing a connection costs nothing.
     """
 
     capacity: float
-    well: float = 60.0
+    healthy: float = 60.0
     slow: float = 60.0
-    slowness: float = 0.5
-    out: float = 600.0
+    slow_capacity: float = 0.5
+    outage: float = 600.0
     failure: Failure = "429"
     queue: float = 1.0
-    turning_away: float = 0.02
+    rejection_cost: float = 0.02
 
     @property
-    def fails_at(self) -> float:
-        """When the full outage begins."""
-        return self.well + self.slow
+    def outage_start(self) -> float:
+        """Seconds from the start of the simulation to the start of the outage."""
+        return self.healthy + self.slow
 
     @property
-    def ends_at(self) -> float:
-        """When it is over."""
-        return self.fails_at + self.out
+    def outage_end(self) -> float:
+        """Seconds from the start of the simulation to the end of the outage."""
+        return self.outage_start + self.outage
 
     def capacity_at(self, now: float) -> float:
-        """Orders a second; 0 while it is out."""
-        if self.fails_at <= now < self.ends_at:
+        """Return the capacity at a time, in orders per second."""
+        if self.outage_start <= now < self.outage_end:
             return 0.0
-        return self.capacity * (self.slowness if self.well <= now < self.fails_at else 1.0)
+        return self.capacity * (self.slow_capacity if self.healthy <= now < self.outage_start else 1.0)
 
 
 @define
 class SimulatedService:
-    """Takes orders, one after the other, or turns them away.
+    """A service that creates orders one after the other, or rejects them.
 
     Args:
-        weather: what happens to it.
-        loop: its time, which began at 1000.
-        requests: that reached it or tried to, by minute.
+        schedule: the phases of the service.
+        loop: the event loop, whose time starts at 1000.
+        requests: the number of requests by minute, including refused connections.
+        requests_in_outage: the number of requests during the outage.
     """
 
-    weather: Weather
+    schedule: OutageSchedule
     loop: Loop
     requests: Counter[int] = field(factory=Counter)
-    during: int = 0
+    requests_in_outage: int = 0
     _free_at: float = 0.0
     _ids: Any = field(factory=itertools.count)
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the start of the simulation."""
         return self.loop.time() - 1000.0
 
-    def wait_of(self) -> float | None:
-        """Take one request: the seconds until its order exists, or None if it is turned away."""
-        weather, now = self.weather, self.now()
+    def admit(self) -> float | None:
+        """Process a request. Return the seconds until its order exists, or None if it is rejected."""
+        schedule, now = self.schedule, self.now()
         self.requests[int(now // 60)] += 1
-        self.during += weather.fails_at <= now < weather.ends_at
-        capacity = weather.capacity_at(now)
+        self.requests_in_outage += schedule.outage_start <= now < schedule.outage_end
+        capacity = schedule.capacity_at(now)
         if not capacity:
             return None
         start = max(self._free_at, now)
-        if start - now < weather.queue:
+        if start - now < schedule.queue:
             self._free_at = start + 1.0 / capacity
             return self._free_at - now
-        if weather.failure == "429":
-            # Also to say no is work; but what it cannot even say no to is dropped before it costs anything.
-            self._free_at = min(start + weather.turning_away / capacity, now + 2.0 * weather.queue)
+        if schedule.failure == "429":
+            # Rejections use capacity, too, but requests beyond twice the queue length are dropped at no cost.
+            self._free_at = min(start + schedule.rejection_cost / capacity, now + 2.0 * schedule.queue)
         return None
 
-    def answer(self, order: bytes) -> bytes:
-        """Give the answer that an order exists; ``order`` is `reply_to` what was sent."""
+    def respond(self, order: bytes) -> bytes:
+        """Return the response for a new order, from its `response_template`."""
         return order.replace(b"HERE", b"tx-%d" % next(self._ids))
 
 
-def reply_to(order: NewOrder) -> bytes:
-    """Make the service's answer to an order, with HERE in the place of its id."""
+def response_template(order: NewOrder) -> bytes:
+    """Return the service's response to an order, with HERE in place of the id."""
     names = ("poster_currency", "matcher_currency", "poster_amount", "matcher_amount", "exchange_rate")
     fields: dict[str, Any] = {
         "id": "HERE",
@@ -160,13 +162,13 @@ def reply_to(order: NewOrder) -> bytes:
     return json.dumps(fields).encode()
 
 
-class _Wire:
-    """What aiohttp would write to."""
+class _FakeWriter:
+    """A stub of the writer that aiohttp passes to a request body."""
 
     protocol = None
 
     @property
-    def transport(self) -> _Wire:
+    def transport(self) -> _FakeWriter:
         return self
 
     def is_closing(self) -> bool:
@@ -176,11 +178,11 @@ class _Wire:
         return None
 
     async def write(self, content: bytes) -> None:
-        """It arrives."""
+        """Discard the content."""
 
 
 class OutageTransport:
-    """In the place of `transfer_async._http.transport.Transport`: all else is the real client."""
+    """Replaces `transfer_async._http.transport.Transport`. Everything else is the real client."""
 
     is_open = False
 
@@ -188,250 +190,254 @@ class OutageTransport:
         self._service, self._reply = service, reply
 
     def open(self) -> None:
-        """There is nothing to open."""
+        pass
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        pass
 
     def stays_quiet(self, _carrier: ConnectionState) -> bool:
-        """Whether nothing came after an answer: nothing does here."""
+        """Return whether nothing followed a response; here, nothing ever does."""
         return True
 
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:
-        """Send one request; see the original."""
-        del headers, left  # no answer takes as long as that
-        wait = self._service.wait_of()
-        if wait is None and self._service.weather.failure == "refused":
+        del headers, left  # all responses arrive in time
+        wait = self._service.admit()
+        if wait is None and self._service.schedule.failure == "refused":
             body.spent = True
             return ExchangeResult(sent=False, error=ConnectionRefusedError())
-        await body.take(_Wire(), None)
+        await body.take(_FakeWriter(), None)
         await asyncio.sleep(LATENCY + (wait or 0.0))
         if wait is None:
             return ExchangeResult(
                 sent=True, status=429, body=b'{"message": "Too Many Requests"}', intact=True
             )
-        return ExchangeResult(sent=True, status=200, body=self._service.answer(self._reply), intact=True)
+        return ExchangeResult(sent=True, status=200, body=self._service.respond(self._reply), intact=True)
 
 
 # --- the fleet ------------------------------------------------------------------------------------
 
 NO_BUDGET = RetryBudget(capacity=10**9, cost=0, throttle_cost=0)
-"""Every retry that the policy allows is paid for."""
+"""A budget that never runs out: only the retry policy limits the retries."""
 
-GOAL = 1.1
-"""Requests for each order wanted, at most, over a full outage."""
+MAX_AMPLIFICATION = 1.1
+"""The goal for the amplification factor during the outage."""
 
-LEFT = 0.1
-"""The part of the backlog that is left when the fleet has recovered."""
+RECOVERED_FRACTION = 0.1
+"""The fleet has recovered when this fraction of the backlog is left."""
 
-LOOK_EVERY = 5.0
-"""Seconds between two counts of what is waited for."""
+SAMPLE_INTERVAL = 5.0
+"""Seconds between two samples of the backlog."""
 
 _NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 @frozen(kw_only=True)
-class Setting:
-    """One simulation.
+class Scenario:
+    """The parameters of a simulation.
 
     Args:
-        clients: how many, each with its own journal and its own budget.
-        rate: orders a second of the whole fleet.
-        weather: of the service.
-        budget: of each client.
-        pauses: seconds before an order is brought again, the first time and from then on.
-        watched: how long a recovery is waited for, in lengths of the outage.
-        seed: of everything.
+        clients: the number of clients, each with its own journal and retry budget.
+        rate: the arrival rate of the whole fleet, in orders per second.
+        schedule: the phases of the service.
+        budget: the retry budget of each client.
+        retry_pauses: the seconds before the caller repeats a call, the first time and later.
+        recovery_window: how long to wait for the recovery, in multiples of the slow and outage phases.
+        seed: seeds all randomness.
     """
 
     clients: int
     rate: float
-    weather: Weather
+    schedule: OutageSchedule
     budget: RetryBudget = field(factory=RetryBudget)
-    pauses: tuple[float, float] = (30.0, 60.0)
-    watched: float = 1.5
+    retry_pauses: tuple[float, float] = (30.0, 60.0)
+    recovery_window: float = 1.5
     seed: int = 0
 
     @property
-    def patience(self) -> float:
-        """Seconds after the outage's end for which a recovery is waited for."""
-        return self.watched * (self.weather.slow + self.weather.out)
+    def recovery_timeout(self) -> float:
+        """How long to wait for the recovery after the end of the outage, in seconds."""
+        return self.recovery_window * (self.schedule.slow + self.schedule.outage)
 
 
 @frozen(kw_only=True)
-class OutageFindings:
-    """What one simulation found.
+class OutageResult:
+    """The result of a simulation.
 
     Args:
-        setting: which it was.
-        calls: of ``create_order`` during the full outage.
-        requests: that were sent meanwhile.
-        by_minute: calls and requests of each minute from the beginning.
-        backlog: orders wanted before the outage's end that did not exist at that moment.
-        waiting: minutes, and how many orders were wanted and did not exist then.
-        recovered_after: seconds from the outage's end until a tenth of it was left; None if never.
-        other_work: of the service from the outage's end until then, in orders a second: new orders, and
-            turning away the first request of each call. Where it never was, the new orders alone.
-        doubts: orders in doubt.
+        scenario: the parameters of the simulation.
+        calls: the number of ``create_order`` calls during the outage.
+        requests: the number of requests during the outage.
+        per_minute: the numbers of calls and requests in each minute.
+        backlog: the backlog at the end of the outage.
+        backlog_over_time: samples of the backlog: (minute, number of orders).
+        recovered_after: the recovery time in seconds, from the end of the outage; None if the fleet did not
+            recover.
+        other_load: the load during the recovery that does not reduce the backlog, in orders per second: new
+            orders, and the rejection of the first request of each call. Without a recovery, only new orders.
+        doubts: the number of orders in doubt.
     """
 
-    setting: Setting
+    scenario: Scenario
     calls: int
     requests: int
-    by_minute: tuple[tuple[int, int], ...]
+    per_minute: tuple[tuple[int, int], ...]
     backlog: int
-    waiting: tuple[tuple[float, int], ...]
+    backlog_over_time: tuple[tuple[float, int], ...]
     recovered_after: float | None
-    other_work: float
+    other_load: float
     doubts: int
 
     @property
     def amplification(self) -> float:
-        """Requests for each order wanted, over the whole of the full outage."""
+        """The amplification factor during the outage."""
         return self.requests / self.calls if self.calls else 0.0
 
     @property
-    def amplifications(self) -> list[float]:
-        """The same of each minute from the beginning."""
-        return [requests / calls if calls else 0.0 for calls, requests in self.by_minute]
+    def amplification_per_minute(self) -> list[float]:
+        """The amplification factor of each minute."""
+        return [requests / calls if calls else 0.0 for calls, requests in self.per_minute]
 
     @property
-    def calls_a_client(self) -> float:
-        """How many calls each client made during the full outage."""
-        return self.calls / self.setting.clients
+    def calls_per_client(self) -> float:
+        """The average number of calls per client during the outage."""
+        return self.calls / self.scenario.clients
 
     @property
-    def met(self) -> tuple[bool, bool]:
-        """Whether the goals are met: for amplification, and for recovery."""
-        in_time = self.recovered_after is not None and self.recovered_after <= self.due_after
-        return self.amplification <= GOAL, in_time
+    def goals_met(self) -> tuple[bool, bool]:
+        """Whether the goals for the amplification factor and for the recovery time are met."""
+        in_time = self.recovered_after is not None and self.recovered_after <= self.expected_recovery
+        return self.amplification <= MAX_AMPLIFICATION, in_time
 
     @property
-    def due_after(self) -> float:
-        """Seconds that the backlog needs: it, divided by the service's spare capacity."""
-        return self.backlog / (self.setting.weather.capacity - self.other_work)
+    def expected_recovery(self) -> float:
+        """The expected recovery time in seconds: the backlog divided by the spare capacity."""
+        return self.backlog / (self.scenario.schedule.capacity - self.other_load)
 
 
 class _Client(TransferClient):
-    """A client of the simulated service."""
+    """A client with a simulated transport."""
 
     def __init__(self, transport: OutageTransport, **settings: Any) -> None:
-        self._way = transport
+        self._simulated_transport = transport
         super().__init__("https://service.example", "made-up", **settings)
 
     def _transport_to(self, *_: Any, **__: Any) -> Any:
-        return self._way
+        return self._simulated_transport
 
 
 class Fleet:
-    """The simulation while it runs.
+    """Runs a simulation.
 
     Args:
-        setting: decides everything.
+        scenario: the parameters of the simulation.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._weather = setting, setting.weather
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario, self._schedule = scenario, scenario.schedule
         self._loop = Loop()
-        self._service = SimulatedService(setting.weather, self._loop)
-        self._chance = random.Random(f"fleet:{setting.seed}")
+        self._service = SimulatedService(scenario.schedule, self._loop)
+        self._rng = random.Random(f"fleet:{scenario.seed}")
         (self._order,) = new_orders(1)
-        self._wanted: set[int] = set()  # and not there yet
-        self._backlog = self._during = self._doubts = 0
-        self._new = self._turned_away = 0  # between the outage's end and the recovery
+        self._missing: set[int] = set()  # orders that have been requested but do not exist
+        self._backlog = self._calls_in_outage = self._doubts = 0
+        self._new_orders = self._rejected_calls = 0  # between the end of the outage and the recovery
         self._calls: Counter[int] = Counter()
-        self._waiting: list[tuple[float, int]] = []
+        self._backlog_over_time: list[tuple[float, int]] = []
         self._recovered_at: float | None = None
 
-    def run(self) -> OutageFindings:
-        """Run it to its end, in no time."""
-        self._clients = list(self._made())
-        self._loop.create_task(self._arrive())
-        self._loop.create_task(self._look())
-        self._loop.call_at(1000.0 + self._weather.ends_at, self._come_back)
-        self._loop.run_out()
-        ended, minutes = self._recovered_at, range(int(self._waiting[-1][0]))
-        after = None if ended is None else ended - self._weather.ends_at
-        return OutageFindings(
-            setting=self._setting,
-            calls=self._during,
-            requests=self._service.during,
-            by_minute=tuple((self._calls[minute], self._service.requests[minute]) for minute in minutes),
+    def run(self) -> OutageResult:
+        """Run the simulation and return its result."""
+        self._clients = list(self._create_clients())
+        self._loop.create_task(self._generate_orders())
+        self._loop.create_task(self._sample_backlog())
+        self._loop.call_at(1000.0 + self._schedule.outage_end, self._record_backlog)
+        self._loop.run_until_idle()
+        recovered_at, minutes = self._recovered_at, range(int(self._backlog_over_time[-1][0]))
+        after = None if recovered_at is None else recovered_at - self._schedule.outage_end
+        return OutageResult(
+            scenario=self._scenario,
+            calls=self._calls_in_outage,
+            requests=self._service.requests_in_outage,
+            per_minute=tuple((self._calls[minute], self._service.requests[minute]) for minute in minutes),
             backlog=self._backlog,
-            waiting=tuple(self._waiting),
+            backlog_over_time=tuple(self._backlog_over_time),
             recovered_after=after,
-            other_work=self._other_work(after),
+            other_load=self._other_load(after),
             doubts=self._doubts,
         )
 
-    def _made(self) -> Iterator[TransferClient]:
-        loop, reply = self._loop, reply_to(self._order)
+    def _create_clients(self) -> Iterator[TransferClient]:
+        loop, reply = self._loop, response_template(self._order)
         clock = Clock(
             now=loop.time,
             utc=lambda: _NOON + timedelta(seconds=loop.time()),
             sleep=asyncio.sleep,
-            chance=self._chance.random,
+            chance=self._rng.random,
         )
-        policy = RetryPolicy(budget=self._setting.budget)
-        for _ in range(self._setting.clients):
+        policy = RetryPolicy(budget=self._scenario.budget)
+        for _ in range(self._scenario.clients):
             yield _Client(OutageTransport(self._service, reply), retry=policy, clock=clock)
 
-    async def _arrive(self) -> None:
-        for number, moment in enumerate(poisson(self._setting.rate, seed=self._setting.seed)):
+    async def _generate_orders(self) -> None:
+        for number, moment in enumerate(poisson(self._scenario.rate, seed=self._scenario.seed)):
             await asyncio.sleep(moment - self._service.now())
-            if self._is_over():
+            if self._is_finished():
                 return
-            self._wanted.add(number)
-            self._new += self._is_recovering()
-            self._loop.create_task(self._want(number, self._chance.choice(self._clients)))
+            self._missing.add(number)
+            self._new_orders += self._is_recovering()
+            self._loop.create_task(self._request_until_created(number, self._rng.choice(self._clients)))
 
-    async def _want(self, number: int, client: TransferClient) -> None:
-        """Bring one order, until it exists."""
-        pause, later = self._setting.pauses
+    async def _request_until_created(self, number: int, client: TransferClient) -> None:
+        """Call ``create_order`` until the order exists."""
+        pause, next_pause = self._scenario.retry_pauses
         while not await self._call(number, client):
-            await asyncio.sleep(pause * (0.5 + self._chance.random()))
-            if self._is_over():
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            if self._is_finished():
                 return
-            pause = later
-        self._wanted.discard(number)
-        if self._backlog and self._recovered_at is None and len(self._wanted) <= self._backlog * LEFT:
+            pause = next_pause
+        self._missing.discard(number)
+        if (
+            self._backlog
+            and self._recovered_at is None
+            and len(self._missing) <= self._backlog * RECOVERED_FRACTION
+        ):
             self._recovered_at = self._service.now()
 
     async def _call(self, number: int, client: TransferClient) -> bool:
-        """Call once; false after a certain no."""
+        """Call ``create_order`` once. Return False after a definite failure."""
         now = self._service.now()
         self._calls[int(now // 60)] += 1
-        self._during += self._weather.fails_at <= now < self._weather.ends_at
+        self._calls_in_outage += self._schedule.outage_start <= now < self._schedule.outage_end
         try:
             await client.create_order(self._order, key=f"order-{number}", held="made-up")
         except TransferError as error:
             if error.outcome is not Outcome.UNKNOWN:
-                self._turned_away += self._is_recovering()
+                self._rejected_calls += self._is_recovering()
                 return False
             self._doubts += 1
         return True
 
-    async def _look(self) -> None:
-        while not self._is_over():
-            self._waiting.append((self._service.now() / 60, len(self._wanted)))
-            await asyncio.sleep(LOOK_EVERY)
-        self._waiting.append((self._service.now() / 60, len(self._wanted)))
+    async def _sample_backlog(self) -> None:
+        while not self._is_finished():
+            self._backlog_over_time.append((self._service.now() / 60, len(self._missing)))
+            await asyncio.sleep(SAMPLE_INTERVAL)
+        self._backlog_over_time.append((self._service.now() / 60, len(self._missing)))
 
     def _is_recovering(self) -> bool:
-        return self._recovered_at is None and self._service.now() >= self._weather.ends_at
+        return self._recovered_at is None and self._service.now() >= self._schedule.outage_end
 
-    def _other_work(self, after: float | None) -> float:
+    def _other_load(self, after: float | None) -> float:
         if not after:
-            return self._setting.rate
-        cost = self._weather.turning_away if self._weather.failure == "429" else 0.0
-        return (self._new + cost * self._turned_away) / after
+            return self._scenario.rate
+        cost = self._schedule.rejection_cost if self._schedule.failure == "429" else 0.0
+        return (self._new_orders + cost * self._rejected_calls) / after
 
-    def _come_back(self) -> None:
-        self._backlog = len(self._wanted)
+    def _record_backlog(self) -> None:
+        self._backlog = len(self._missing)
 
-    def _is_over(self) -> bool:
-        """Whether all that is to be seen was seen: the recovery and a minute more, or its failing."""
-        now, ended = self._service.now(), self._recovered_at
-        if ended is not None:
-            return now >= ended + 60.0
-        return now >= self._weather.ends_at + self._setting.patience
+    def _is_finished(self) -> bool:
+        """Return whether the fleet recovered a minute ago, or did not recover in time."""
+        now, recovered_at = self._service.now(), self._recovered_at
+        if recovered_at is not None:
+            return now >= recovered_at + 60.0
+        return now >= self._schedule.outage_end + self._scenario.recovery_timeout

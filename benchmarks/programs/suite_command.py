@@ -1,4 +1,4 @@
-"""The speed of the package: against other clients, with growing load, and against its goals."""
+"""Compare `transfer_async` with other clients and with its performance goals."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import attrs
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.reports import Findings, goals_table
-from benchmarks.measuring.samples import FULL, QUICK, Effort
+from benchmarks.measuring.reports import AreaResult, goals_table
+from benchmarks.measuring.samples import FULL, QUICK, RunSize
 from benchmarks.programs.bench_create import measure_create, measure_journal, measure_profile
 from benchmarks.programs.bench_micro import measure_decode, measure_imports
 from benchmarks.programs.bench_scale import measure_memory, measure_scale
 
-AREAS: dict[str, Callable[[Effort], Findings]] = {
+AREAS: dict[str, Callable[[RunSize], AreaResult]] = {
     "create": measure_create,
     "decode": measure_decode,
     "journal": measure_journal,
@@ -30,73 +30,77 @@ AREAS: dict[str, Callable[[Effort], Findings]] = {
 }
 
 
-def measured(areas: Sequence[str], effort: Effort) -> list[Findings]:
-    """Measure one area after the other; report one that fails, and continue."""
-    found = []
+def run_areas(areas: Sequence[str], size: RunSize) -> list[AreaResult]:
+    """Measure the areas one after the other. If one fails, report it and continue."""
+    results = []
     for area in areas:
         print(f"{area} ...", file=sys.stderr, flush=True)
         began = time.perf_counter()
         try:
-            findings = AREAS[area](effort)
-        except Exception as error:  # noqa: BLE001 - the others are worth having
-            findings = Findings(area, left_out=[f"{area}: broke ({type(error).__name__}: {error})"])
-        found.append(attrs.evolve(findings, seconds=time.perf_counter() - began))
-    return found
+            result = AREAS[area](size)
+        except Exception as error:  # noqa: BLE001 - the other areas may succeed
+            result = AreaResult(area, left_out=[f"{area}: failed ({type(error).__name__}: {error})"])
+        results.append(attrs.evolve(result, seconds=time.perf_counter() - began))
+    return results
 
 
-def as_json(about: dict[str, Any], found: Sequence[Findings]) -> str:
-    """The figures for other programs."""
-    return json.dumps({"about": about, "areas": [one.as_dict() for one in found]}, indent=2) + "\n"
+def as_json(about: dict[str, Any], results: Sequence[AreaResult]) -> str:
+    """Return the report as JSON."""
+    return json.dumps({"about": about, "areas": [result.as_dict() for result in results]}, indent=2) + "\n"
 
 
-def as_text(about: dict[str, Any], found: Sequence[Findings]) -> str:
-    """The report."""
-    goals = [goal for one in found for goal in one.goals]
-    left_out = [f"- {name}" for one in found for name in one.left_out]
+def as_text(about: dict[str, Any], results: Sequence[AreaResult]) -> str:
+    """Return the report in Markdown."""
+    goals = [goal for result in results for goal in result.goals]
+    left_out = [f"- {name}" for result in results for name in result.left_out]
     parts = [
         "# Benchmarks",
         _conditions(about),
         goals_table(goals) if goals else "",
         "Left out:\n" + "\n".join(left_out) if left_out else "All contenders are included.",
-        *(table.text() for one in found for table in one.tables),
-        "Duration in seconds: " + ", ".join(f"{one.area} {one.seconds:.0f}" for one in found),
+        *(table.text() for result in results for table in result.tables),
+        "Duration in seconds: " + ", ".join(f"{result.area} {result.seconds:.0f}" for result in results),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _conditions(about: dict[str, Any]) -> str:
-    told = {name: value for name, value in about.items() if name != "versions"}
-    lines = [f"- {name}: {value}" for name, value in told.items()]
+    conditions = {name: value for name, value in about.items() if name != "versions"}
+    lines = [f"- {name}: {value}" for name, value in conditions.items()]
     lines.append(
         "- versions: " + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     )
     return "\n".join(lines)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Read the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks suite", description=__doc__)
-    made.add_argument("--quick", action="store_true", help="less than a minute; without it less than twelve")
-    made.add_argument("--only", action="append", choices=AREAS, metavar="AREA", help=", ".join(AREAS))
-    made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
-    made.add_argument(
-        "--out", type=Path, metavar="DIRECTORY", default=Path(".benchmarks"), help="directory of the report"
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks suite", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="take one minute instead of twelve")
+    parser.add_argument("--only", action="append", choices=AREAS, metavar="AREA", help=", ".join(AREAS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIRECTORY",
+        default=Path(".benchmarks"),
+        help="directory for the report (.benchmarks)",
     )
-    return made
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the report, and write it to files."""
-    options = parser().parse_args(arguments)
-    effort = QUICK if options.quick else FULL
-    about = {**machine.about(), "effort": effort.name}
-    found = measured(options.only or list(AREAS), effort)
-    report, figures = as_text(about, found), as_json(about, found)
+    """Run the suite; print the report and write it to files."""
+    options = make_parser().parse_args(arguments)
+    size = QUICK if options.quick else FULL
+    about = {**machine.about(), "effort": size.name}
+    results = run_areas(options.only or list(AREAS), size)
+    report, figures = as_text(about, results), as_json(about, results)
     print(report)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "report.md").write_text(report, encoding="utf-8")
     (options.out / "report.json").write_text(figures, encoding="utf-8")
     if options.json is not None:
         options.json.write_text(figures, encoding="utf-8")
-    if any(one.left_out and not one.goals and not one.tables for one in found):
-        sys.exit(1)  # an area broke
+    if any(result.left_out and not result.goals and not result.tables for result in results):
+        sys.exit(1)  # an area failed

@@ -1,17 +1,17 @@
-"""Workers on one machine: orders per second with 1, 2 and 4 workers, NATS and a PostgreSQL journal.
+"""Measure workers on one machine, with NATS and a PostgreSQL journal.
 
     python -m benchmarks workers
     python -m benchmarks workers --orders 8000 --workers 1 2 4 --concurrency 32
-    python -m benchmarks workers --bare 5      # five interleaved rounds of one worker and a bare loop
+    python -m benchmarks workers --bare 5      # compare one worker with a bare loop, in five rounds
 
-The commands are at the broker when the workers start. Rate and CPU time are measured between the first and
-the last tenth of the outcomes, by the broker's clock, so no start-up is included. Workers are processes of
-the command ``worker``. The service, the database and the broker share the machine; the CPU time of each
-shows the limit.
+All commands are in the broker's queue before the workers start. Each worker is a ``transfer-async worker``
+process. Throughput and CPU time exclude the first and the last tenth of the outcomes, by the broker's
+timestamps, so start-up and shutdown are not measured. The service, the database and the broker share the
+machine with the workers. The CPU time of each shows which one is the bottleneck.
 
-The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop with the least
-possible code. A shared machine may be a third slower in one round than in the next. So the table also
-divides by the service's CPU, which does the same work at the same time.
+The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop with minimal
+code. A shared machine may be a third slower in one round than in the next. Therefore the CPU time of a worker
+is also divided by that of the service, whose work per order is constant.
 """
 
 from __future__ import annotations
@@ -39,24 +39,30 @@ from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
 from transfer_async.integrations.faststream.broker import broker_at
 
-PARTIES = {
+ROLES = {
     "worker": "workers",
     "nats-server": "broker",
     "postgres": "database",
     "measuring.services": "service",
 }
-"""Whose process it is, by a word in its command."""
+"""The role of a process, by a string in its command line."""
 
 HOOKS = "benchmarks.programs.workers:hooks"
 
 WORKER = ("transfer_async", "worker", f"--hooks={HOOKS}")
 BARE_LOOP = ("benchmarks.contenders.bare_worker",)
-"""Modules that are run as a worker, with what each is told beside the addresses."""
+"""The modules to run as a worker, with the arguments that only one of them takes."""
 
 
 @frozen
-class WorkersFindings:
-    """One measurement: orders a second with so many workers, and CPU microseconds an order, by party."""
+class WorkersResult:
+    """One measurement.
+
+    Args:
+        workers: the number of workers.
+        rate: orders per second.
+        cpu: CPU microseconds per order, by role.
+        busy: the share of the machine's CPU time that was not idle."""
 
     workers: int
     rate: float
@@ -65,12 +71,12 @@ class WorkersFindings:
 
     @property
     def against_service(self) -> float:
-        """The workers' CPU beside the service's, which does the same for each order, in the same seconds."""
+        """The workers' CPU time divided by the service's."""
         return self.cpu["workers"] / self.cpu["service"]
 
 
 def hooks() -> list[Any]:
-    """The bank's side of each worker: a hold that costs nothing."""
+    """Return the hooks of each worker: a no-op hold."""
     from transfer_async import FundsHold, OrderIntent
 
     async def place(intent: OrderIntent) -> str:
@@ -82,10 +88,8 @@ def hooks() -> list[Any]:
     return [FundsHold(place, release)]
 
 
-def measured(
-    *, workers: int, orders: int, concurrency: int, program: Sequence[str] = WORKER
-) -> WorkersFindings:
-    """Let ``workers`` carry out ``orders`` commands, each of its own key, on an empty journal."""
+def measure(*, workers: int, orders: int, concurrency: int, program: Sequence[str] = WORKER) -> WorkersResult:
+    """Let ``workers`` process ``orders`` commands, starting with an empty journal."""
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
         nats = stack.enter_context(NatsServer())
@@ -93,36 +97,36 @@ def measured(
         asyncio.run(_send(nats.address, orders))
         for _ in range(workers):
             stack.enter_context(_worker(program, nats.address, postgres.dsn, service, concurrency))
-        first, last = asyncio.run(_answered(nats.address, orders))
-    between = orders - 2 * (orders // 10)
-    cpu = {party: 1e6 * used / between for party, used in (last.cpu - first.cpu).items()}
-    busy = _share(last.machine, first.machine)
-    return WorkersFindings(workers, between / (last.at - first.at), cpu, busy)
+        first, last = asyncio.run(_wait_for_outcomes(nats.address, orders))
+    measured_orders = orders - 2 * (orders // 10)
+    cpu = {role: 1e6 * used / measured_orders for role, used in (last.cpu - first.cpu).items()}
+    busy = _busy_share(last.machine, first.machine)
+    return WorkersResult(workers, measured_orders / (last.at - first.at), cpu, busy)
 
 
 async def _send(address: str, orders: int) -> None:
-    line = broker_at(address)
-    await line.open()
+    connection = broker_at(address)
+    await connection.open()
     for number, order in enumerate(new_orders(orders)):
         command = OrderCommand(key=f"payment-{number}", order=order)
-        await line.order(command)
-    await line.close()
+        await connection.order(command)
+    await connection.close()
 
 
-async def _answered(address: str, orders: int) -> list[_Moment]:
-    """The moments when the first tenth of the outcomes was there, and all but the last; waits for all."""
-    line: Any = broker_at(address)
-    await line.open()
-    manager = await line._manager()
-    reader = await manager.subscribe(line.settings.outcomes, ordered_consumer=True)
-    moments = []
+async def _wait_for_outcomes(address: str, orders: int) -> list[_Snapshot]:
+    """Wait for all outcomes; return a snapshot after the first tenth and one before the last tenth."""
+    connection: Any = broker_at(address)
+    await connection.open()
+    manager = await connection._manager()
+    reader = await manager.subscribe(connection.settings.outcomes, ordered_consumer=True)
+    snapshots = []
     for number in range(1, orders + 1):
         message = await reader.next_msg(timeout=60)
-        assert json.loads(message.data)["outcome"] == "created"  # noqa: S101 - or the rate is another's
+        assert json.loads(message.data)["outcome"] == "created"  # noqa: S101 - the rate counts created orders only
         if number in (orders // 10, orders - orders // 10):
-            moments.append(_Moment(message.metadata.timestamp.timestamp(), _cpu(), _machine()))
-    await line.close()
-    return moments
+            snapshots.append(_Snapshot(message.metadata.timestamp.timestamp(), _cpu(), _cpu_ticks()))
+    await connection.close()
+    return snapshots
 
 
 @contextmanager
@@ -141,12 +145,12 @@ def _worker(
             process.terminate()
 
 
-# --- whose time it is ---------------------------------------------------------------------------
+# --- CPU time by role -----------------------------------------------------------------------------
 
 
 @frozen
-class _Moment:
-    """What was used up to a moment: seconds of each party's processors, and the machine's ticks."""
+class _Snapshot:
+    """The CPU seconds of each role and the machine's CPU ticks, at one time."""
 
     at: float
     cpu: Counter[str]
@@ -154,27 +158,27 @@ class _Moment:
 
 
 def _cpu() -> Counter[str]:
-    """CPU seconds so far of every process beneath this one, by party."""
+    """Return the CPU seconds used so far by all descendants of this process, by role."""
     parents: dict[int, int] = {}
-    found: dict[int, tuple[str, float]] = {}
+    results: dict[int, tuple[str, float]] = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            words = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            fields = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             command = (directory / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:  # it has just ended
+        except OSError:  # the process has just exited
             continue
         pid = int(directory.name)
-        parents[pid] = int(words[1])
-        party = next((party for word, party in PARTIES.items() if word in command), "")
-        found[pid] = party, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        parents[pid] = int(fields[1])
+        role = next((role for word, role in ROLES.items() if word in command), "")
+        results[pid] = role, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     used: Counter[str] = Counter()
-    for pid, (party, seconds) in found.items():
-        if party and _is_beneath(pid, parents):
-            used[party] += seconds
+    for pid, (role, seconds) in results.items():
+        if role and _is_descendant(pid, parents):
+            used[role] += seconds
     return used
 
 
-def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
+def _is_descendant(pid: int, parents: dict[int, int]) -> bool:
     while pid > 1:
         pid = parents.get(pid, 0)
         if pid == os.getpid():
@@ -182,58 +186,64 @@ def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _machine() -> tuple[float, float]:
-    """Ticks of all cores so far: idle, and all."""
+def _cpu_ticks() -> tuple[float, float]:
+    """Return the CPU ticks of the machine so far: idle and total."""
     ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     return float(ticks[3] + ticks[4]), float(sum(ticks[:8]))
 
 
-def _share(after: tuple[float, float], before: tuple[float, float]) -> float:
+def _busy_share(after: tuple[float, float], before: tuple[float, float]) -> float:
     return 1 - (after[0] - before[0]) / max(1.0, after[1] - before[1])
 
 
-def against_bare(rounds: int, *, orders: int, concurrency: int) -> dict[str, list[WorkersFindings]]:
-    """Let one worker and a bare loop carry out the same, by turns."""
+def compare_with_bare_loop(rounds: int, *, orders: int, concurrency: int) -> dict[str, list[WorkersResult]]:
+    """Compare one worker with a bare loop in interleaved rounds."""
     programs = {"worker": WORKER, "bare loop": BARE_LOOP}
-    found: dict[str, list[WorkersFindings]] = {name: [] for name in programs}
+    results: dict[str, list[WorkersResult]] = {name: [] for name in programs}
     for _ in range(rounds):
         for name, program in programs.items():
-            one = measured(workers=1, orders=orders, concurrency=concurrency, program=program)
-            found[name].append(one)
-            print(_row(name, one), flush=True)
-    ours, theirs = (median(one.cpu["workers"] for one in each) for each in found.values())
-    mine, bare = (median(one.against_service for one in each) for each in found.values())
+            result = measure(workers=1, orders=orders, concurrency=concurrency, program=program)
+            results[name].append(result)
+            print(_row(name, result), flush=True)
+    ours, theirs = (median(result.cpu["workers"] for result in each) for each in results.values())
+    mine, bare = (median(result.against_service for result in each) for each in results.values())
     print(
-        f"\nCPU of a worker's process for one order: {ours:.0f} us, {ours / theirs:.2f} times a bare loop's"
+        f"\nCPU per order of a worker's process: {ours:.0f} us, {ours / theirs:.2f} times that of a bare loop"
     )
-    print(f"divided by the service's CPU: {mine:.2f} and {bare:.2f}, ratio {mine / bare:.2f}")
-    return found
+    print(f"Divided by the service's CPU: {mine:.2f} and {bare:.2f}, ratio {mine / bare:.2f}")
+    return results
 
 
-def _row(name: str, one: WorkersFindings) -> str:
-    cpu = ", ".join(f"{one.cpu.get(party, 0):.0f} us" for party in PARTIES.values())
-    return f"| {name:>9} | {one.rate:15.0f} | {one.busy:19.0%} | {cpu}"
+def _row(name: str, result: WorkersResult) -> str:
+    cpu = ", ".join(f"{result.cpu.get(role, 0):.0f} us" for role in ROLES.values())
+    return f"| {name:>9} | {result.rate:17.0f} | {result.busy:15.0%} | {cpu}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each number of workers, or one beside a bare loop, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
+    """Measure each number of workers, or compare one with a bare loop; print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks workers",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument(
-        "--bare", type=int, default=0, metavar="ROUNDS", help="compare one worker and a bare loop"
+        "--bare",
+        type=int,
+        default=0,
+        metavar="ROUNDS",
+        help="compare one worker with a bare loop, in this number of rounds",
     )
     parser.add_argument("--orders", type=int, default=4000)
-    parser.add_argument("--concurrency", type=int, default=16, help="concurrent orders of each worker")
+    parser.add_argument("--concurrency", type=int, default=16, help="concurrent orders per worker")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     size = {"orders": options.orders, "concurrency": options.concurrency}
-    print(
-        "|   workers | orders a second | the machine is busy | CPU an order: " + ", ".join(PARTIES.values())
-    )
-    found = against_bare(options.bare, **size) if options.bare else {"worker": []}
+    print("|   workers | orders per second | CPU utilization | CPU per order: " + ", ".join(ROLES.values()))
+    results = compare_with_bare_loop(options.bare, **size) if options.bare else {"worker": []}
     for workers in [] if options.bare else options.workers:
-        found["worker"].append(measured(workers=workers, **size))
-        print(_row(str(workers), found["worker"][-1]), flush=True)
+        results["worker"].append(measure(workers=workers, **size))
+        print(_row(str(workers), results["worker"][-1]), flush=True)
     if options.json:
-        figures = {name: [asdict(one) for one in each] for name, each in found.items()}
+        figures = {name: [asdict(result) for result in each] for name, each in results.items()}
         options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")

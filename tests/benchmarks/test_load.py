@@ -23,14 +23,20 @@ from benchmarks.programs.load_driver import (
     CREATED,
     Driver,
     Histogram,
-    LoadTally,
-    OrderEnding,
+    OrderResult,
     StepLimits,
+    StepStats,
     Stop,
-    ending_of,
+    result_of,
 )
-from benchmarks.programs.load_report import LoadReport
-from benchmarks.programs.load_target import Foreign, checked_host, compared, made_amount, made_order
+from benchmarks.programs.load_report import LoadReport, LoadResult
+from benchmarks.programs.load_target import (
+    HostNotAllowed,
+    amount_for,
+    check_host,
+    compare_outcomes,
+    order_for,
+)
 from benchmarks.programs.outage_simulation import Loop
 from tests.support.cases import each
 from transfer_async._models.errors import OutcomeUnknown, RateLimited
@@ -48,7 +54,7 @@ class Stalling:
         self.loop, self.until = loop, until
         self.started: list[float] = []
 
-    async def send(self, number: int) -> OrderEnding:
+    async def send(self, number: int) -> OrderResult:
         self.started.append(self.loop.time() - 1000.0)
         await asyncio.sleep(max(0.0, 1000.0 + self.until - self.loop.time()))
         return CREATED
@@ -56,65 +62,65 @@ class Stalling:
 
 def driven(
     *, until: float, limits: StepLimits, closed: int = 0, before: Callable[[Loop, Stop], None] | None = None
-) -> tuple[LoadTally, list[float]]:
+) -> tuple[StepStats, list[float]]:
     """Ten orders a second, or so many at once, to a service that stalls: the tally, and when they started."""
     loop, stop = Loop(), Stop()
     service = Stalling(loop, until=until)
-    driver = Driver(service.send, limits, LoadTally(), stop)
+    driver = Driver(service.send, limits, StepStats(), stop)
     if before is not None:
         before(loop, stop)
-    loop.create_task(driver.closed(closed) if closed else driver.open(even(10.0)))
-    loop.run_out()
-    return driver.tally, service.started
+    loop.create_task(driver.run_closed(closed) if closed else driver.run_open(even(10.0)))
+    loop.run_until_idle()
+    return driver.stats, service.started
 
 
 def test_a_stalled_service_delays_no_arrival_and_raises_the_latencies():
-    tally, started = driven(until=10.0, limits=StepLimits(5.0, 1000))
+    stats, started = driven(until=10.0, limits=StepLimits(5.0, 1000))
 
     assert started == pytest.approx([n / 10 for n in range(50)])
-    assert tally.done == 50
-    assert tally.latency.at(100) == pytest.approx(10.0, rel=1e-3)
-    assert tally.latency.at(50) == pytest.approx(7.6, rel=0.02)
+    assert stats.completed == 50
+    assert stats.latency.percentile(100) == pytest.approx(10.0, rel=1e-3)
+    assert stats.latency.percentile(50) == pytest.approx(7.6, rel=0.02)
 
 
 def test_latency_counts_from_the_planned_start():
     def has_no_time_for_a_second(loop: Loop, _: Stop) -> None:
         loop.call_later(0.5, loop.pass_, 1.0)
 
-    tally, _ = driven(until=0.0, limits=StepLimits(2.0, 1000), before=has_no_time_for_a_second)
+    stats, _ = driven(until=0.0, limits=StepLimits(2.0, 1000), before=has_no_time_for_a_second)
 
-    assert tally.late.at(100) == pytest.approx(1.0, rel=1e-2)
-    assert tally.latency.at(100) == pytest.approx(1.0, rel=1e-2)
+    assert stats.start_delay.percentile(100) == pytest.approx(1.0, rel=1e-2)
+    assert stats.latency.percentile(100) == pytest.approx(1.0, rel=1e-2)
 
 
 def test_a_closed_loop_limits_the_orders_in_flight():
-    tally, started = driven(until=10.0, limits=StepLimits(5.0, 1000), closed=4)
+    stats, started = driven(until=10.0, limits=StepLimits(5.0, 1000), closed=4)
 
     assert started == [0.0] * 4
-    assert tally.done == 4
+    assert stats.completed == 4
 
 
 @pytest.mark.parametrize("closed", [0, 3])
 def test_a_step_ends_with_its_number_of_orders(closed: int):
-    tally, _ = driven(until=0.1, limits=StepLimits(60.0, 7), closed=closed)
+    stats, _ = driven(until=0.1, limits=StepLimits(60.0, 7), closed=closed)
 
-    assert (tally.begun, tally.done) == (7, 7)
+    assert (stats.started, stats.completed) == (7, 7)
 
 
 def test_a_stop_waits_for_the_orders_in_flight():
     def wants_it_to_end(loop: Loop, stop: Stop) -> None:
-        loop.call_later(1.05, setattr, stop, "wanted", True)
+        loop.call_later(1.05, setattr, stop, "requested", True)
 
-    tally, _ = driven(until=3.0, limits=StepLimits(60.0, 1000), before=wants_it_to_end)
+    stats, _ = driven(until=3.0, limits=StepLimits(60.0, 1000), before=wants_it_to_end)
 
-    assert tally.begun == tally.done == 11
+    assert stats.started == stats.completed == 11
 
 
 def test_orders_that_never_end_are_cancelled():
-    tally, _ = driven(until=1e6, limits=StepLimits(1.0, 1000))
+    stats, _ = driven(until=1e6, limits=StepLimits(1.0, 1000))
 
-    assert (tally.begun, tally.done) == (10, 0)
-    assert tally.seconds < 63.0
+    assert (stats.started, stats.completed) == (10, 0)
+    assert stats.seconds < 63.0
 
 
 def test_arrivals_are_seeded_and_have_the_rate():
@@ -133,38 +139,38 @@ def test_arrivals_are_seeded_and_have_the_rate():
 
 def test_a_histogram_accepts_any_duration():
     histogram = Histogram()
-    assert histogram.at(99) == 0.0
+    assert histogram.percentile(99) == 0.0
 
     for seconds in (-1.0, 0.0, 1e9):
         histogram.add(seconds)
 
     assert histogram.count == 3
-    assert histogram.at(100) == pytest.approx(3600, rel=1e-3)
+    assert histogram.percentile(100) == pytest.approx(3600, rel=1e-3)
 
 
 def test_outcomes_are_counted_by_kind():
-    assert ending_of(OutcomeUnknown("lost")) == OrderEnding("unknown", "OutcomeUnknown")
-    assert ending_of(RateLimited(status=429)) == OrderEnding("refused", "RateLimited 429")
-    assert ending_of(KeyError("x")) == OrderEnding("broken", "KeyError")
+    assert result_of(OutcomeUnknown("lost")) == OrderResult("unknown", "OutcomeUnknown")
+    assert result_of(RateLimited(status=429)) == OrderResult("refused", "RateLimited 429")
+    assert result_of(KeyError("x")) == OrderResult("broken", "KeyError")
 
 
 def test_the_comparison_finds_orders_that_contradict_their_outcome():
-    amounts = Counter(map(made_amount, [0, 1, 1, 3, 4, 99]))
+    amounts = Counter(map(amount_for, [0, 1, 1, 3, 4, 99]))
 
-    found = compared(
+    found = compare_outcomes(
         {0: "created", 1: "created", 2: "created", 3: "refused", 4: "unknown", 5: "unknown"}, amounts
     )
 
-    assert (found.duplicates, found.missing, found.unexpected, found.strange) == (1, 1, 1, 1)
-    assert (found.existing, found.doubts, found.doubts_there) == (6, 2, 1)
+    assert (found.duplicates, found.missing, found.unexpected, found.unrequested) == (1, 1, 1, 1)
+    assert (found.existing, found.doubts, found.doubts_existing) == (6, 2, 1)
     assert not found.agrees
 
 
 def test_each_order_has_a_unique_amount():
     numbers = (0, 1, 2, 17, 1_000_000)
 
-    assert [made_order(number).poster_amount for number in numbers] == list(map(made_amount, numbers))
-    assert len(set(map(made_amount, range(2_000)))) == 2_000
+    assert [order_for(number).poster_amount for number in numbers] == list(map(amount_for, numbers))
+    assert len(set(map(amount_for, range(2_000)))) == 2_000
 
 
 # --- whom it dares to load ----------------------------------------------------------------------
@@ -172,15 +178,15 @@ def test_each_order_has_a_unique_amount():
 
 def test_loopback_hosts_are_allowed():
     for url in ("http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:9"):
-        assert checked_host(url, owned=False) == url
+        assert check_host(url, owned=False) == url
 
 
 @each("url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example"])
 def test_another_host_is_refused_unless_confirmed(url: str):
-    with pytest.raises(Foreign, match="i-own-this-host"):
-        checked_host(url, owned=False)
+    with pytest.raises(HostNotAllowed, match="i-own-this-host"):
+        check_host(url, owned=False)
 
-    assert checked_host(url, owned=True) == url
+    assert check_host(url, owned=True) == url
 
 
 @each(
@@ -192,8 +198,8 @@ def test_another_host_is_refused_unless_confirmed(url: str):
         (["--rate=1", "--for=1e9"], "--for"),
         (["--rate=1,2", "--orders=600000"], "--orders"),
         (["--rate=nan"], "--rate"),
-        (["--at-once=1.5"], "--at-once"),
-        (["--at-once=2,2"], "--at-once"),
+        (["--concurrency=1.5"], "--concurrency"),
+        (["--concurrency=2,2"], "--concurrency"),
         (["--rate=1", "--fault=nothing=1"], "--fault"),
         (["--rate=1", "--fault=status=0.1", "--url=http://localhost"], "--fault"),
         (["--rate=1", "--journal=mysql://here"], "--journal"),
@@ -215,11 +221,11 @@ def test_invalid_options_are_refused(
 
 @pytest.mark.trial(ci=1, long=1)
 def test_a_sweep_with_faults_ends_with_a_report_and_no_duplicate_order(tmp_path: Path):
-    arguments = ["--at-once=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
+    arguments = ["--concurrency=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
     journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
     command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, f"--report={report}"],
         cwd=ROOT,
         capture_output=True,
@@ -228,10 +234,10 @@ def test_a_sweep_with_faults_ends_with_a_report_and_no_duplicate_order(tmp_path:
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     figures = json.loads((report / "load.json").read_text(encoding="utf-8"))
     assert figures["comparison"]["agrees"]
-    assert figures["comparison"]["doubts"] == figures["comparison"]["doubts_there"] > 0
+    assert figures["comparison"]["doubts"] == figures["comparison"]["doubts_existing"] > 0
     assert [step["begun"] for step in figures["steps"]] == [60, 60]
     assert all(step["kinds"]["unknown"] > 0 < step["latency_ms"]["50"] for step in figures["steps"])
     assert "duplicates 0" in (report / "load.md").read_text(encoding="utf-8")
@@ -253,21 +259,19 @@ def test_ctrl_c_stops_the_load_and_reports_what_was_measured():
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=30)
 
-    assert "on their way" in first
+    assert "in flight" in first
     assert process.returncode == 0
     assert "Stopped by Ctrl-C" in told
     assert "duplicates 0" in told
 
 
 def test_the_report_states_that_the_driver_was_too_slow():
-    tally = LoadTally(seconds=1.0)
+    stats = StepStats(seconds=1.0)
     for _ in range(100):
-        tally.add(CREATED, latency=0.5)
-        tally.late.add(0.4)
-    options = load_command.parser().parse_args(["--rate=100"])
+        stats.add(CREATED, latency=0.5)
+        stats.start_delay.add(0.4)
+    options = load_command.make_parser().parse_args(["--rate=100"])
 
-    page = LoadReport(
-        load_command.plan_from(options), load_command.LoadFindings({100.0: tally}, None, False)
-    ).text()
+    page = LoadReport(load_command.plan_from(options), LoadResult({100.0: stats}, None, False)).text()
 
     assert "400 ms late" in page

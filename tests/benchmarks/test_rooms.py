@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from benchmarks.__main__ import PROGRAMS
-from benchmarks.contenders.process import PARTS
+from benchmarks.contenders.process import PROFILE_PARTS
 from tests.support.cases import each
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,6 +40,6 @@ def test_every_program_is_where_its_entry_says(name):
     assert importlib.util.find_spec(f"benchmarks.programs.{PROGRAMS[name][0]}") is not None
 
 
-@each("module", [name for name in PARTS if name.startswith("transfer_async")])
+@each("module", [name for name in PROFILE_PARTS if name.startswith("transfer_async")])
 def test_the_profile_names_existing_modules(module):
     assert importlib.util.find_spec(module) is not None

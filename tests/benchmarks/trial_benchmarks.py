@@ -11,33 +11,33 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import PROGRAMS, USAGE, main
-from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
-from benchmarks.contenders.process import LeftOut, Process
-from benchmarks.measuring.reports import Findings, Goal, Table
-from benchmarks.measuring.samples import Effort, Sample, interleaved, ratio
-from benchmarks.measuring.services import HELD_AFTER, run_service
-from benchmarks.measuring.workload import CREATE_ORDER_PATH, Answers, new_orders
+from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, ContenderSettings
+from benchmarks.contenders.process import ContenderProcess, ContenderUnavailable
+from benchmarks.measuring.reports import AreaResult, Goal, Table
+from benchmarks.measuring.samples import RunSize, Sample, interleave, ratio
+from benchmarks.measuring.services import WARM_UP_REQUESTS, run_service
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, Responses, new_orders
 from benchmarks.programs import compare
 from benchmarks.programs.bench_create import measure_create
 from benchmarks.programs.bench_micro import extras_imported, measure_decode, measure_imports
 from benchmarks.programs.bench_scale import measure_memory, measure_scale
-from benchmarks.programs.suite_command import as_json, as_text, measured
+from benchmarks.programs.suite_command import as_json, as_text, run_areas
 from transfer_async import Order
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parent.parent.parent
 
-SMALLEST = Effort(
+SMALLEST = RunSize(
     name="smallest",
     rounds=1,
-    few=1,
-    starts=2,
-    turn=0.02,
-    crowd=100,
-    levels=(1, 64, 80),
-    done=(50, 200, 400),
-    bound=50,
-    orders=8,
+    slow_rounds=1,
+    restarts=2,
+    sample_seconds=0.02,
+    in_flight=100,
+    concurrency_levels=(1, 64, 80),
+    orders_done=(50, 200, 400),
+    max_keys=50,
+    orders_per_sample=8,
 )
 NEEDED = {HTTPX: "httpx", TREASURY: "modern_treasury", STRIPE: "stripe"}
 missing = {name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None}
@@ -47,14 +47,14 @@ with_pyperf = pytest.mark.skipif(  # who only runs the tests need not have it
 ABOUT: dict[str, Any] = {"date": "2024-05-06", "commit": "abc", "versions": {"aiohttp": "3"}}
 
 
-def shares(findings: Findings) -> list[float | None]:
+def shares(findings: AreaResult) -> list[float | None]:
     return [goal.measured for goal in findings.goals]
 
 
 @pytest.mark.trial(long=1)
 def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path: Path):
     figures = tmp_path / "figures.json"
-    smallest = ["--rounds=1", "--orders=8", "--growth=100", "--at-once", "64", "--server=raw"]
+    smallest = ["--rounds=1", "--orders=8", "--growth=100", "--concurrency", "64", "--server=raw"]
     command = [sys.executable, "-m", "benchmarks", "journal", *smallest, f"--json={figures}"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
@@ -76,14 +76,14 @@ def test_orders_are_the_same_for_the_same_seed():
 
 
 def test_each_response_has_the_requested_order_and_a_new_id():
-    answers = Answers()
+    answers = Responses()
     for new in new_orders(20):
-        order = Order.from_json(answers.answer(json.loads(new.to_json(), parse_float=str)))
+        order = Order.from_json(answers.respond(json.loads(new.to_json(), parse_float=str)))
 
         assert not order.unread
         assert (order.poster_amount, order.matcher_amount) == (new.poster_amount, new.matcher_amount)
         assert order.user.username == new.poster_username
-    ids = {Order.from_json(answers.answer(json.loads(new.to_json()))).id for new in new_orders(500)}
+    ids = {Order.from_json(answers.respond(json.loads(new.to_json()))).id for new in new_orders(500)}
     assert len(ids) == 500
     assert order.id not in ids
 
@@ -91,11 +91,11 @@ def test_each_response_has_the_requested_order_and_a_new_id():
 async def test_contenders_alternate_and_rotate_the_first_place():
     seen = []
 
-    async def turn(name: str) -> str:
+    async def sample_seconds(name: str) -> str:
         seen.append(name)
         return name
 
-    found = await interleaved({name: lambda name=name: turn(name) for name in "abc"}, rounds=3)
+    found = await interleave({name: lambda name=name: sample_seconds(name) for name in "abc"}, rounds=3)
 
     assert "".join(seen) == "abcbcacab"
     assert found == {name: [name] * 3 for name in "abc"}
@@ -147,7 +147,7 @@ def test_memory_is_measured_with_all_orders_in_flight():
     found = measure_memory(SMALLEST)
 
     assert all(value > 0 for value in found.figures.values())
-    assert "100 at once" in found.goals[0].what
+    assert "concurrency 100" in found.goals[0].metric
 
 
 @pytest.mark.trial(long=1)
@@ -165,22 +165,22 @@ def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.Mon
     (tmp_path / "httpx.py").write_text("raise ImportError('there is no httpx')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    with pytest.raises(LeftOut, match="there is no httpx"):
-        Process(HTTPX, Terms(), core=None)
+    with pytest.raises(ContenderUnavailable, match="there is no httpx"):
+        ContenderProcess(HTTPX, ContenderSettings(), core=None)
 
 
 def test_a_failing_contender_is_reported_and_ended():
-    process = Process(BARE, Terms(), core=None)  # nobody listens there
+    process = ContenderProcess(BARE, ContenderSettings(), core=None)  # nobody listens there
 
-    with pytest.raises(RuntimeError, match="its process ended"):
-        process.turn(at_once=1, seconds=0.1)
+    with pytest.raises(RuntimeError, match="the process exited"):
+        process.sample(concurrency=1, seconds=0.1)
 
 
 def test_the_raw_service_holds_responses_until_all_requests_have_arrived():
     with run_service("raw", hold=2) as remote:
-        answers = [_post(remote.base_url + "/v1/transfers") for _ in range(HELD_AFTER)]
+        answers = [_post(remote.base_url + "/v1/transfers") for _ in range(WARM_UP_REQUESTS)]
 
-        assert len({json.loads(answer)["id"] for answer in answers}) == HELD_AFTER
+        assert len({json.loads(answer)["id"] for answer in answers}) == WARM_UP_REQUESTS
         with pytest.raises(TimeoutError):
             _post(remote.base_url + CREATE_ORDER_PATH, wait=0.2)
 
@@ -203,7 +203,9 @@ def test_a_goal_is_met_missed_or_not_measured():
 
 def test_the_report_has_goals_tables_and_missing_contenders():
     tables = [Table("Numbers", ("n",), [(1,)], "A note.")]
-    found = Findings("area", [Goal("speed", "light", "<= 1.0", 0.5)], tables, {"f": 1.0}, ["somebody: gone"])
+    found = AreaResult(
+        "area", [Goal("speed", "light", "<= 1.0", 0.5)], tables, {"f": 1.0}, ["somebody: gone"]
+    )
 
     report = as_text(ABOUT, [found])
 
@@ -213,27 +215,27 @@ def test_the_report_has_goals_tables_and_missing_contenders():
 
 
 def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.MonkeyPatch):
-    def broken(_: Effort) -> Findings:
+    def broken(_: RunSize) -> AreaResult:
         raise OSError("no disk")
 
-    areas = {"one": broken, "other": lambda _: Findings("other", figures={"f": 1.0})}
+    areas = {"one": broken, "other": lambda _: AreaResult("other", figures={"f": 1.0})}
     monkeypatch.setattr("benchmarks.programs.suite_command.AREAS", areas)
 
-    one, other = measured(["one", "other"], SMALLEST)
+    one, other = run_areas(["one", "other"], SMALLEST)
 
-    assert one.left_out == ["one: broke (OSError: no disk)"]
+    assert one.left_out == ["one: failed (OSError: no disk)"]
     assert other.figures == {"f": 1.0}
 
 
 def test_two_runs_are_compared_figure_by_figure():
     before, after = (
         json.loads(
-            as_json(ABOUT, [Findings("a", [Goal("x", "y", "<= 1.0", value)], (), {"time, µs": value})])
+            as_json(ABOUT, [AreaResult("a", [Goal("x", "y", "<= 1.0", value)], (), {"time, µs": value})])
         )
         for value in (2.0, 1.0)
     )
 
-    text = compare.compared(before, after)
+    text = compare.compare_reports(before, after)
 
     assert "NOT MET, then met" in text
     assert "| time, µs | 2 | 1 |  0.50 |" in text

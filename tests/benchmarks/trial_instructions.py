@@ -15,26 +15,27 @@ here = pytest.mark.skipif(  # figures are of one kind of machine and version
     reason=f"no figures are stored for {key()}",
 )
 with_valgrind = pytest.mark.skipif(  # it is no Python package
-    guard_command.why_no_instructions() is not None, reason=str(guard_command.why_no_instructions())
+    guard_command.why_instructions_are_unavailable() is not None,
+    reason=str(guard_command.why_instructions_are_unavailable()),
 )
 
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, float]:
     """The instructions, counted once: it takes a while."""
-    return guard_command.instructions()
+    return guard_command.count_instructions()
 
 
 def judged(found: dict[str, float]) -> None:
-    lines = guard_command.compared(found, stored())
+    lines = guard_command.compare_figures(found, stored())
     if not any(line.compared for line in lines):
         pytest.skip("; ".join(map(str, lines)))
-    assert all(line.within for line in lines), "; ".join(map(str, (*lines, ADVICE)))
+    assert all(line.is_within_margin for line in lines), "; ".join(map(str, (*lines, ADVICE)))
 
 
 @here
 def test_calls_and_memory_of_an_order_match_the_stored_figures():
-    judged(guard_command.counted())
+    judged(guard_command.count_calls_and_memory())
 
 
 @here
@@ -45,44 +46,47 @@ def test_instructions_of_an_order_and_a_decode_match_the_stored_figures(usual: d
 
 
 def test_an_extra_copy_changes_calls_and_memory():
-    lean, wasteful = guard_command.counted(), guard_command.counted(waste=True)
+    lean, wasteful = guard_command.count_calls_and_memory(), guard_command.count_calls_and_memory(waste=True)
 
     for name in (CALLS, BLOCKS):
-        assert not Figure(name, wasteful[name], lean[name]).within
+        assert not Figure(name, wasteful[name], lean[name]).is_within_margin
 
 
 @with_valgrind
 @pytest.mark.trial(long=1)
 def test_an_extra_copy_changes_instructions(usual: dict[str, float]):
-    wasteful = guard_command.instructions(waste=True, decode=False)
+    wasteful = guard_command.count_instructions(waste=True, decode=False)
 
-    assert not Figure(ORDER, wasteful[ORDER], usual[ORDER]).within
+    assert not Figure(ORDER, wasteful[ORDER], usual[ORDER]).is_within_margin
 
 
 def test_a_change_within_a_tenth_is_accepted():
-    assert Figure(ORDER, 109.9, 100.0).within
-    assert Figure(ORDER, 90.1, 100.0).within
-    assert not Figure(ORDER, 110.1, 100.0).within
-    assert not Figure(ORDER, 89.9, 100.0).within
+    assert Figure(ORDER, 109.9, 100.0).is_within_margin
+    assert Figure(ORDER, 90.1, 100.0).is_within_margin
+    assert not Figure(ORDER, 110.1, 100.0).is_within_margin
+    assert not Figure(ORDER, 89.9, 100.0).is_within_margin
 
 
 def test_figures_of_another_version_are_named_and_not_compared():
     kept = {"CPython 2.7, aiohttp 0.1": {"build": "an old one", "figures": {CALLS: 1.0}}}
 
-    (line,) = guard_command.compared({CALLS: 5.0}, kept)
+    (line,) = guard_command.compare_figures({CALLS: 5.0}, kept)
 
-    assert line.within
-    assert str(line) == f"{CALLS}: 5.0; not compared: stored is CPython 2.7, aiohttp 0.1, not {key()}"
+    assert line.is_within_margin
+    assert (
+        str(line)
+        == f"{CALLS}: 5.0; not compared: figures are stored for CPython 2.7, aiohttp 0.1, not for {key()}"
+    )
 
 
 def test_instructions_of_another_build_are_not_compared_but_calls_are():
     kept = {key(): {"build": "another", "figures": {DECODE: 1.0, CALLS: 1.0}}}
 
-    decode, calls = guard_command.compared({DECODE: 5.0, CALLS: 5.0}, kept)
+    decode, calls = guard_command.compare_figures({DECODE: 5.0, CALLS: 5.0}, kept)
 
-    assert decode.within
+    assert decode.is_within_margin
     assert "another" in str(decode)
-    assert not calls.within
+    assert not calls.is_within_margin
 
 
 def test_storing_figures_keeps_those_of_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -94,4 +98,6 @@ def test_storing_figures_keeps_those_of_other_versions(tmp_path: Path, monkeypat
     guard_command.store({CALLS: 12.34})
 
     assert set(stored()) == {"another", key()}
-    assert [line.within for line in guard_command.compared({CALLS: 12.34}, stored())] == [True]
+    assert [line.is_within_margin for line in guard_command.compare_figures({CALLS: 12.34}, stored())] == [
+        True
+    ]

@@ -8,14 +8,14 @@ import pytest
 from benchmarks.measuring.reports import can_plot
 from benchmarks.programs import outage_command
 from benchmarks.programs.outage_simulation import (
-    GOAL,
+    MAX_AMPLIFICATION,
     NO_BUDGET,
     Fleet,
     Loop,
-    OutageFindings,
-    Setting,
+    OutageResult,
+    OutageSchedule,
+    Scenario,
     SimulatedService,
-    Weather,
 )
 from transfer_async import RetryBudget
 
@@ -23,74 +23,79 @@ pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 DEFAULT = RetryBudget()
 
 
-def simulated(
-    budget: RetryBudget, *, clients: int = 1, failure: str = "429", watched: float = 1.5
-) -> OutageFindings:
-    weather = Weather(capacity=8.0, well=10.0, slow=2.0, out=100.0, failure=failure)
-    setting = Setting(
-        clients=clients, rate=4.0, weather=weather, budget=budget, pauses=(5.0, 12.0), watched=watched
+def simulate(
+    budget: RetryBudget, *, clients: int = 1, failure: str = "429", recovery_window: float = 1.5
+) -> OutageResult:
+    schedule = OutageSchedule(capacity=8.0, healthy=10.0, slow=2.0, outage=100.0, failure=failure)
+    setting = Scenario(
+        clients=clients,
+        rate=4.0,
+        schedule=schedule,
+        budget=budget,
+        retry_pauses=(5.0, 12.0),
+        recovery_window=recovery_window,
     )
     return Fleet(setting).run()
 
 
 @pytest.fixture(scope="module")
-def budgeted() -> OutageFindings:
-    return simulated(DEFAULT)
+def budgeted() -> OutageResult:
+    return simulate(DEFAULT)
 
 
 @pytest.fixture(scope="module")
-def unbounded() -> OutageFindings:
-    return simulated(NO_BUDGET, watched=0.0)
+def unbounded() -> OutageResult:
+    return simulate(NO_BUDGET, recovery_window=0.0)
 
 
-def test_a_budget_prevents_a_retry_storm_and_the_backlog_clears_in_time(budgeted: OutageFindings):
-    assert budgeted.amplification <= GOAL
-    assert budgeted.met == (True, True)
+def test_a_budget_prevents_a_retry_storm_and_the_backlog_clears_in_time(budgeted: OutageResult):
+    assert budgeted.amplification <= MAX_AMPLIFICATION
+    assert budgeted.goals_met == (True, True)
     assert budgeted.doubts == 0
 
 
-def test_without_a_budget_the_goal_is_missed(unbounded: OutageFindings):
+def test_without_a_budget_the_goal_is_missed(unbounded: OutageResult):
     assert unbounded.amplification == pytest.approx(4.0, abs=0.1)  # every attempt of the policy
-    assert unbounded.met[0] is False
+    assert unbounded.goals_met[0] is False
 
 
 @pytest.mark.trial(long=1)
-def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: OutageFindings):
-    refused = simulated(DEFAULT, failure="refused")
+def test_a_refused_connection_costs_the_budget_more_than_a_429(budgeted: OutageResult):
+    refused = simulate(DEFAULT, failure="refused")
 
     assert 1.0 < refused.amplification < budgeted.amplification
-    assert refused.met == (True, True)
+    assert refused.goals_met == (True, True)
 
 
 @pytest.mark.trial(long=1)
-def test_each_client_has_a_budget_of_its_own(budgeted: OutageFindings):
-    fleet = simulated(DEFAULT, clients=50, watched=0.0)
+def test_each_client_has_a_budget_of_its_own(budgeted: OutageResult):
+    fleet = simulate(DEFAULT, clients=50, recovery_window=0.0)
 
     assert fleet.calls == pytest.approx(budgeted.calls, rel=0.1)
     assert fleet.requests - fleet.calls > budgeted.requests - budgeted.calls
 
 
-def test_the_same_seed_gives_the_same_outage(budgeted: OutageFindings):
-    again = simulated(DEFAULT, watched=0.0)
+def test_the_same_seed_gives_the_same_outage(budgeted: OutageResult):
+    again = simulate(DEFAULT, recovery_window=0.0)
 
     assert (again.calls, again.requests) == (budgeted.calls, budgeted.requests)
 
 
-def test_requests_equal_the_attempts_and_stay_within_the_budget(budgeted: OutageFindings):
+def test_requests_equal_the_attempts_and_stay_within_the_budget(budgeted: OutageResult):
     assert budgeted.calls <= budgeted.requests <= budgeted.calls + 500 // 5
 
 
 def test_the_service_rejects_requests_beyond_its_queue_at_a_cost():
-    service = SimulatedService(Weather(capacity=4.0, queue=1.0, turning_away=0.5), Loop())
+    service = SimulatedService(OutageSchedule(capacity=4.0, queue=1.0, rejection_cost=0.5), Loop())
 
-    waits = [service.wait_of() for _ in range(6)]
+    waits = [service.admit() for _ in range(6)]
 
     assert waits == [0.25, 0.5, 0.75, 1.0, None, None]
     assert service._free_at - service.now() == 1.0 + 2 * 0.125
 
 
 def test_a_report_is_a_page_with_figures_and_plots(
-    tmp_path: Path, budgeted: OutageFindings, unbounded: OutageFindings
+    tmp_path: Path, budgeted: OutageResult, unbounded: OutageResult
 ):
     written = outage_command.write(tmp_path, [budgeted, unbounded])
 
@@ -104,7 +109,7 @@ def test_a_report_is_a_page_with_figures_and_plots(
     assert all(path.name in page for path in written if path.suffix == ".png")
 
 
-@pytest.mark.parametrize("wrong", ["--clients=0", "--clients=many", "--rate=0", "--out=1"])
+@pytest.mark.parametrize("wrong", ["--clients=0", "--clients=many", "--rate=0", "--outage=1"])
 def test_invalid_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
     assert outage_command.main([wrong]) == outage_command.USAGE
     assert "must be" in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""The work that the guard counts, in a process of its own: orders with a stubbed transport, and decodes.
+"""The work that the guard counts, in its own process: orders with a stubbed transport, and decodes.
 
-``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only runs it, so that another
-program can count; with ``--count`` it counts calls and memory blocks itself, and prints them.
+``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only does the work, so that valgrind
+can count instructions. With ``--count``, it counts calls and memory blocks and prints them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.contenders import Terms
-from benchmarks.contenders.ours import Ours, StubbedTransport, answer_to
+from benchmarks.contenders import ContenderSettings
+from benchmarks.contenders.ours import Ours, StubTransport, response_to
 from benchmarks.measuring.samples import drive
 from benchmarks.measuring.workload import new_orders
 from transfer_async._converters import converter
@@ -24,86 +24,85 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline import create_order
 from transfer_async._pipeline.call import ClientCore, OrderCall
 
-AT_ONCE = 8
+CONCURRENCY = 8
 WARM_UP = 40
-COUNTED = 200
+COUNTED_ORDERS = 200
 
 
 async def work(*, orders: int, decodes: int) -> None:
-    """Create so many orders, and read so many answers."""
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=orders, at_once=AT_ONCE)
-    answer = answer_to(new_orders(1)[0])
+    """Create orders, then decode responses."""
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=orders, concurrency=CONCURRENCY)
+    answer = response_to(new_orders(1)[0])
     for _ in range(decodes):
         converter.read_answer(answer)
 
 
 async def calls() -> float:
-    """The calls of functions, in Python and in C, that an order takes."""
-    seen = 0
+    """Count the function calls per order, in Python and in C."""
+    total = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal seen
-        seen += event in ("call", "c_call")
+        nonlocal total
+        total += event in ("call", "c_call")
 
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
         sys.setprofile(count)
-        await drive(ours.create, count=COUNTED, at_once=AT_ONCE)
+        await drive(ours.create, count=COUNTED_ORDERS, concurrency=CONCURRENCY)
         sys.setprofile(None)
-    return seen / COUNTED
+    return total / COUNTED_ORDERS
 
 
 async def blocks() -> float:
-    """The blocks of memory that an order in flight holds, while its answer is still to come."""
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
-        gate = Gated(ours)
+    """Count the memory blocks that are allocated per order in flight."""
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
+        gate = GatedTransport(ours)
         gc.collect()
         before = sys.getallocatedblocks()
-        tasks = [asyncio.ensure_future(ours.create(0)) for _ in range(COUNTED)]
-        await gate.all_there.wait()
+        tasks = [asyncio.ensure_future(ours.create(0)) for _ in range(COUNTED_ORDERS)]
+        await gate.all_sent.wait()
         gc.collect()
         held = sys.getallocatedblocks() - before
-        gate.opened.set()
+        gate.released.set()
         await asyncio.gather(*tasks)
-    return held / COUNTED
+    return held / COUNTED_ORDERS
 
 
-class Gated(StubbedTransport):
-    """A stubbed transport that answers nobody before all have asked."""
+class GatedTransport(StubTransport):
+    """A stubbed transport that responds only after all requests have been sent."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(new_orders(1)[0])
-        self.all_there, self.opened = asyncio.Event(), asyncio.Event()
-        self._here = 0
-        self.take_the_place(ours.client)
+        self.all_sent, self.released = asyncio.Event(), asyncio.Event()
+        self._sent = 0
+        self.install(ours.client)
 
     async def post_order(self, *arguments: Any, **options: Any) -> ExchangeResult:
-        """See `StubbedTransport.post_order`."""
-        self._here += 1
-        if self._here == COUNTED:
-            self.all_there.set()
-        await self.opened.wait()
+        self._sent += 1
+        if self._sent == COUNTED_ORDERS:
+            self.all_sent.set()
+        await self.released.wait()
         return await super().post_order(*arguments, **options)
 
 
-def waste() -> None:
-    """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
+def add_waste() -> None:
+    """Add waste that the guard must detect: each call copies its intent and allocates 20 more objects."""
     run = create_order.create_order
 
     async def wasteful(context: ClientCore, call: OrderCall) -> Order:
-        kept = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
+        extra = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
         try:
             return await run(context, call)
         finally:
-            kept.clear()
+            extra.clear()
 
     create_order.create_order = wasteful
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run or count the work."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--orders", type=int, default=0)
     parser.add_argument("--decodes", type=int, default=0)
@@ -111,7 +110,7 @@ def main() -> None:
     parser.add_argument("--waste", action="store_true")
     options = parser.parse_args()
     if options.waste:
-        waste()
+        add_waste()
     if options.count:
         print(json.dumps({"calls": asyncio.run(calls()), "blocks": asyncio.run(blocks())}))
     else:
