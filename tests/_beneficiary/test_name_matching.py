@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.cases import each
 from tests.support.name_pairs import CROWDS, PAIRS, Pair, name
+from tests.support.strategies import CHARACTERS
 from transfer_async._beneficiary import transliteration
 from transfer_async._beneficiary.name_matching import (
     ALLOWED_EDITS,
@@ -35,7 +36,7 @@ PEOPLE = st.one_of(
     st.builds(PersonName, first=st.sampled_from(firsts), last=st.sampled_from(lasts))
     for firsts, lasts in CROWDS.values()
 )
-TEXTS = st.text(max_size=40) | st.text("aàеοé-'. ьـA1", max_size=20)
+TEXTS = st.text(CHARACTERS, max_size=40) | st.text("aàеοé-'. ьـA1", max_size=20)
 ANYBODY = st.builds(PersonName, first=TEXTS, last=TEXTS, middle=st.none() | TEXTS)
 
 

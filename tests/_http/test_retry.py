@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.bank import NOON, Time, World, failure, new_order
 from tests.support.cases import each
 from tests.support.ids import told
+from tests.support.strategies import CHARACTERS
 from transfer_async import (
     Clock,
     ConnectionFailed,
@@ -166,7 +167,8 @@ def test_an_invalid_retry_after_is_ignored(header):
 
 
 @given(
-    st.text(max_size=40) | st.from_regex(r"\w{3}, \d{1,3}[ -]\w{3}[ -]\d{1,6} \d{1,3}:\d\d:\d\d [+-]?\w{1,6}")
+    st.text(CHARACTERS, max_size=40)
+    | st.from_regex(r"\w{3}, \d{1,3}[ -]\w{3}[ -]\d{1,6} \d{1,3}:\d\d:\d\d [+-]?\w{1,6}", alphabet=CHARACTERS)
 )
 def test_any_header_gives_none_or_a_bounded_number(header):
     asked = retry_after(header, now=NOW)

@@ -54,7 +54,7 @@ def test_killed_and_stopped_workers_on_a_file_lose_or_duplicate_no_order(size: i
 
 
 @needs_postgres
-@pytest.mark.trial(short=1, ci=12, long=1_000)
+@pytest.mark.trial(ci=12, long=1_000)
 def test_killed_workers_and_stopped_postgres_lose_or_duplicate_no_order(size: int):
     kills, stops = size, max(1, size // 5)
 

@@ -24,7 +24,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -261,15 +260,16 @@ class Story:
 
 
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest with only two plug-ins, and return its exit code and output."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    command += ["-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
-    path = f"{ROOT}{os.pathsep}{where}"
-    env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = subprocess.run(
-        command, cwd=where, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
-    )
-    return ended.returncode, ended.stdout
+    """Run pytest in this process with only two plug-ins, and return its exit code and output."""
+    options = ["--rootdir", str(where), "-o", "asyncio_default_fixture_loop_scope=function"]
+    options += ["-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
+    with (
+        mock.patch.dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
+        mock.patch.dict(sys.modules),
+        contextlib.chdir(where),
+        _as_a_program(("pytest",), where) as output,
+    ):
+        return pytest.main([*arguments, *options]), output.getvalue()
 
 
 @contextlib.contextmanager

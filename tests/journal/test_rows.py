@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from tests.support.bank import new_order
 from tests.support.ids import told
 from tests.support.journalling import intent
+from tests.support.strategies import CHARACTERS
 from transfer_async import Outcome, PersonName
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import KeySeal, rows
 from transfer_async.journal.model import Ending, Entry, HistoryEvent, KeyState, PendingUndo
 
-TEXTS = st.text(max_size=12)  # without surrogates, but with every control character
+TEXTS = st.text(CHARACTERS, max_size=12)  # without surrogates, but with every control character
 NAMES = st.text("abcdefgh-", min_size=1, max_size=8)
 TIMES = st.floats(0.0, 4e9)
 LETTERS = st.text("abcxyzéßñ", min_size=1, max_size=8)

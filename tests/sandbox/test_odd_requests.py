@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
+from tests.support.strategies import CHARACTERS
 from transfer_async.sandbox import Sandbox, wire
 
 from .test_service import create, make_service
@@ -19,7 +20,7 @@ ODD_VALUES = st.recursive(
     | st.booleans()
     | st.integers()
     | st.decimals(allow_nan=False, allow_infinity=False)
-    | st.text()
+    | st.text(CHARACTERS)
     | st.sampled_from(
         [
             Decimal("1e999999999"),
@@ -32,7 +33,7 @@ ODD_VALUES = st.recursive(
             "",
         ]
     ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3),
     max_leaves=5,
 )
 FIELDS = [*order_body(), "poster", "external_order.transaction_fee", "external_order.current_account_balance"]

@@ -84,10 +84,11 @@ def give_size(metafunc: pytest.Metafunc) -> None:
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the trials without a size at this level, and mark the properties as trials."""
-    left_out = [item for item in items if not size_of(item, config)]
-    if left_out:
+    sizes = [size_of(item, config) for item in items]
+    if not all(sizes):
+        left_out = [item for item, size in zip(items, sizes, strict=True) if not size]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if size_of(item, config)]
+        items[:] = [item for item, size in zip(items, sizes, strict=True) if size]
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.trial(**EXAMPLES))
