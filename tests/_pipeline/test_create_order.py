@@ -33,6 +33,7 @@ from transfer_async import (
     NewOrder,
     NotSent,
     Order,
+    OrderCreated,
     OrderInDoubt,
     OrderIntent,
     OrderRefused,
@@ -41,6 +42,7 @@ from transfer_async import (
     PersonName,
     PreflightFailed,
     RateLimited,
+    RecoveryReport,
     Refused,
     RetryBudget,
     RetryPolicy,
@@ -427,6 +429,23 @@ async def test_the_history_of_attempts_has_number_status_time_and_request_id(wor
     assert (first.number, first.status, first.request_id, first.error) == (1, 429, "r-1", "RateLimited")
     assert (second.number, second.status, second.request_id, second.error) == (2, 422, "r-2", "Refused")
     assert first.seconds == second.seconds == 0.0  # the test's clock stands still
+    assert [event.request_id for event in world.events_of(AttemptFailed)] == ["r-1", "r-2"]
+
+
+async def test_a_retry_after_date_is_compared_with_the_clients_clock(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "Mon, 06 May 2024 12:00:07 GMT"}))
+    await world.create()
+
+    assert world.time.slept == [7.0]
+
+
+async def test_the_event_of_a_created_order_has_the_seconds_of_its_last_attempt(world: World):
+    world.sandbox.faults.add(BUSY)
+    async with world.client() as client:
+        banks.connects_slowly(client, world.time, 1.5)
+        await client.create_order(new_order(), key="k")
+
+    assert [event.took for event in world.events_of(OrderCreated)] == [1.5]
 
 
 async def test_a_created_order_refills_the_retry_budget(world: World):
@@ -733,9 +752,18 @@ async def test_a_worker_whose_claim_was_taken_over_changes_nothing(world: World)
 
 
 async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
+    reports = []
+
+    async def another_worker_recovers(_: object) -> None:
+        if world.bank.released:  # The first release, by the other worker, came before the hold.
+            world.bank.on_release = None
+            reports.append(await world.recover())
+
+    world.bank.on_release = another_worker_recovers
     await overtaken(world, "on_place", 900.1)
 
     assert [*world.bank.open] == [(await world.entry()).intent_id]
+    assert reports == [RecoveryReport()]  # The undo is leased to the late worker.
 
 
 async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
@@ -996,7 +1024,9 @@ async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: Wor
         report = await client.recover()
 
     assert (report.refuted, (await world.entry()).state) == (0, KeyState.IN_DOUBT)
-    assert set(world.sandbox.orders) <= set((await world.entry()).candidates)
+    candidates = (await world.entry()).candidates
+    assert set(world.sandbox.orders) <= set(candidates)
+    assert (await world.fails(UnreadableOrder)).order_id == candidates[-1]
 
 
 async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(world: World):
@@ -1017,15 +1047,23 @@ async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(wor
     assert check.undone == []
 
 
-async def test_a_late_order_of_a_pruned_key_binds_it_again(world: World):
+@pytest.mark.parametrize("is_readable", [True, False])
+async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_readable: bool):
     async def forget() -> None:
         world.journal.journal._forget((world.scope, "k"))
 
-    failed = await answered_late(world, world.refute, world.recover, forget)
+    if is_readable:
+        failed = await answered_late(world, world.refute, world.recover, forget)
+    else:
+        world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+        world.meanwhile(transitions.GoInDoubt, forget)
+        failed = await world.fails(UnreadableOrder)
     again = await world.fails(UnreadableOrder)
 
-    assert (failed.outcome, again.order_may_exist) == (Outcome.CREATED, True)
+    assert failed.outcome is (Outcome.CREATED if is_readable else Outcome.UNKNOWN)
+    assert (failed.order_may_exist, again.order_may_exist) == (True, True)
     assert (await world.entry()).candidates == tuple(world.sandbox.orders)
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == list(world.sandbox.orders)
 
 
 @pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
