@@ -709,7 +709,9 @@ async def test_an_expired_request_is_only_put_in_doubt(world: World):
     await world.fails(OutcomeUnknown)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [event.error for event in world.events_of(OrderInDoubt)] == ["Abandoned"]
+    attempt = (await world.entry()).attempt
+    events = world.events_of(OrderInDoubt)
+    assert [(event.error, event.attempt_id) for event in events] == [("Abandoned", attempt)]
     assert len(world.sandbox.orders) == 1
     assert len(world.bank.open) == 1
 
@@ -787,8 +789,9 @@ async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: 
 async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):
     check = world.bank.step("check")
     check.act = world.passing(60.0)
-    await world.fails(KeyBusy, hooks=[check, world.bank.hold])
+    busy = await world.fails(KeyBusy, hooks=[check, world.bank.hold])
 
+    assert busy.retry_after == 0.0
     assert world.bank.log == ["check", "undo check"]
 
 
@@ -835,6 +838,28 @@ async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
     assert str(failed) == "the call failed unexpectedly (RuntimeError)"
     assert type(failed.__cause__) is RuntimeError
     assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_the_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def breaks(*_: object) -> object:
+        raise RuntimeError("a slip of our own")
+
+    monkeypatch.setattr(create_order, "settle", breaks)
+    failed = await world.fails(JournalFailed)
+
+    assert str(failed) == "the call failed unexpectedly (RuntimeError): look up the key in the journal"
+    assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
+    assert type(failed.__cause__) is RuntimeError
+    assert world.bank.open
+
+
+def test_the_end_of_the_program_is_delivered_as_it_is():
+    end: BaseException = KeyboardInterrupt()
+    work: Any = None  # The work is added only to errors of the package.
+
+    assert create_order._deliverable(end, work) is end
 
 
 async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
@@ -941,6 +966,15 @@ async def test_a_late_answer_binds_a_key_that_was_reused_and_freed(world: World)
     assert (await world.entry()).candidates == (order_id,)
 
 
+async def test_the_newest_of_several_order_ids_is_reported(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    await world.fails(UnreadableOrder)
+    attempt = (await world.entry()).attempt or ""
+    await world.move(transitions.GoInDoubt(attempt=attempt, candidate="tx-newest"))
+
+    assert (await world.fails(UnreadableOrder)).order_id == "tx-newest"
+
+
 @pytest.mark.parametrize("reported", ["created", "unknown"])
 async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
     """The second call has placed its hold and is about to send: it would pay twice."""
@@ -1024,9 +1058,7 @@ async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: Wor
         report = await client.recover()
 
     assert (report.refuted, (await world.entry()).state) == (0, KeyState.IN_DOUBT)
-    candidates = (await world.entry()).candidates
-    assert set(world.sandbox.orders) <= set(candidates)
-    assert (await world.fails(UnreadableOrder)).order_id == candidates[-1]
+    assert set(world.sandbox.orders) <= set((await world.entry()).candidates)
 
 
 async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(world: World):
@@ -1233,7 +1265,7 @@ async def test_a_journal_failure_between_hooks_stops_the_call_without_undos(worl
     world.journal.fail_on = transitions.RenewLease
     failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
 
-    assert failed.order_may_exist
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
     assert world.bank.log == ["check"]
 
 
