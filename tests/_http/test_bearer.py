@@ -245,6 +245,30 @@ async def test_a_callable_that_cannot_be_awaited_times_out_or_cancels_itself_fai
         assert isinstance(caught.value.__cause__, cause)
 
 
+async def test_a_cancelled_caller_is_cancelled_although_the_callable_is_too(issuer):
+    issuer.gate.clear()
+    for number in range(3):
+        tokens = source(issuer)
+        waiting = asyncio.create_task(tokens.headers())
+        await turns(2)
+        tokens.close()
+        await turns(number)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_a_cancellation_that_no_task_has_recorded_is_no_failure_of_the_callable(issuer):
+    issuer.gate.clear()
+    tokens = source(issuer)
+    waiting = tokens.headers()
+    waiting.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        waiting.throw(asyncio.CancelledError())
+    tokens.close()
+    await turns(2)
+
+
 async def test_closing_cancels_the_token_callable(issuer):
     issuer.gate.clear()
     tokens = source(issuer)

@@ -354,9 +354,11 @@ class Adding:
         return self._headers
 
 
-async def test_an_observer_adds_headers_to_orders_and_other_requests():
+@pytest.mark.parametrize("name", [NAME, None])
+async def test_an_observer_adds_headers_to_orders_and_other_requests(name: str | None):
     adding = Adding({"traceparent": "00-1"})
-    async with serving(anything) as server, client_to(server, observers=[adding]) as client:
+    settings = {"observers": [adding], "request_id_header": name}
+    async with serving(anything) as server, client_to(server, **settings) as client:
         await pay(client)
         await client.who_am_i()
         (intent_id,) = {step.intent_id for step in await client.history("k")}

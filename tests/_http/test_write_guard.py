@@ -8,16 +8,19 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import HttpProcessingError
 from attrs import define, field
 
 from tests.support.cases import each
 from transfer_async._http import write_guard
 from transfer_async._http.write_guard import (
     ConnectionStale,
+    ConnectionState,
     GuardedBody,
     NeverTwice,
     SessionBody,
@@ -352,3 +355,79 @@ async def test_a_request_is_not_sent_on_a_stale_connection(
 @each("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
 def test_aiohttp_does_not_retry_after_an_error_of_the_guards(kind: type[aiohttp.ClientConnectionError]):
     assert not issubclass(kind, (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError))
+
+
+# --- after a response -----------------------------------------------------------------------------
+
+
+def parser(*, ends: Callable[[], object] = lambda: None, lines: tuple[bytes, ...] = ()) -> Any:
+    return SimpleNamespace(feed_eof=ends, _lines=lines)
+
+
+def broken() -> object:
+    raise ValueError
+
+
+def changed(**members: Any) -> Any:
+    return SimpleNamespace(**{**vars(READ), **members})
+
+
+READ = SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None, _parser=parser())
+UNREADABLE = HttpProcessingError(message="not HTTP")
+LOST, LOST_AMID_A_HEAD = aiohttp.ServerDisconnectedError(), aiohttp.ServerDisconnectedError("")
+LOST_AMID_A_HEAD.message = object()  # type: ignore[assignment] # aiohttp puts the head here
+
+
+@each(
+    ("protocol", "is_amid"),
+    [
+        (READ, False),
+        (changed(_buffer=["head"]), True),
+        (changed(_tail=b"H"), True),
+        (changed(exception=lambda: UNREADABLE), True),
+        (changed(_parser=parser(ends=lambda: "head")), True),
+        (changed(_parser=parser(lines=(b"HTTP/1.1",))), True),  # aiohttp's parser without C
+        (changed(_parser=parser(ends=broken)), True),
+        (changed(_parser=None, exception=lambda: LOST), False),
+        (changed(_parser=None, exception=lambda: LOST_AMID_A_HEAD), True),
+        (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),  # an unknown aiohttp
+    ],
+)
+def test_a_connection_that_has_begun_another_message_is_not_quiet(protocol: Any, is_amid: bool):
+    assert write_guard._is_amid_another(protocol) is is_amid
+
+
+def test_a_connection_may_be_taken_again_only_once_its_response_is_trusted():
+    protocol, state = changed(), ConnectionState()
+    steps = [ConnectionState.may_take(protocol)]
+    state.take(SimpleNamespace(), protocol)
+    steps.append(ConnectionState.may_take(protocol))
+    state.trust()
+    steps.append(ConnectionState.may_take(protocol))
+
+    assert steps == [True, False, True]
+
+
+@each(("over_tls", "waiting", "is_quiet"), [(0, 0, True), (0, 1, False), (1, 100, True), (1, 101, False)])
+def test_only_over_tls_an_alert_may_wait_behind_a_response(over_tls: int, waiting: int, is_quiet: bool):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_guard, "_bytes_waiting", lambda *_: waiting)
+        state = ConnectionState()
+        context = object() if over_tls else None
+        state.take(SimpleNamespace(get_extra_info=lambda _: context), changed())
+
+        assert state.is_quiet() is is_quiet
+
+
+@each(("waiting", "is_closing", "is_alone"), [(0, False, True), (50, False, False), (50, True, True)])
+async def test_bytes_over_tls_that_are_never_decrypted_are_not_trusted(
+    waiting: int, is_closing: bool, is_alone: bool
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_guard, "_bytes_waiting", lambda *_: waiting)
+        patch.setattr(write_guard, "_unacknowledged", lambda _: 0)
+        state, tls = ConnectionState(), object()
+        transport = SimpleNamespace(get_extra_info=lambda _: tls, is_closing=lambda: is_closing)
+        state.take(transport, changed())
+
+        assert await state.is_alone(whole=True) is is_alone

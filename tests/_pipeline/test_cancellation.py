@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -394,9 +395,11 @@ async def test_a_call_cancelled_before_or_after_an_attempt_makes_no_further_atte
 
         async def held_up(*args: Any, **options: Any) -> Any:
             if not sent:
-                await gate()
+                with suppress(asyncio.CancelledError):
+                    await gate()
             evidence = await post_order(*args, **options)
-            await gate()
+            if sent:
+                await gate()
             return evidence
 
         client._context.transport.post_order = held_up
@@ -405,8 +408,27 @@ async def test_a_call_cancelled_before_or_after_an_attempt_makes_no_further_atte
         gate.open()
 
     assert len(world.sandbox.requests) == sent
-    assert (await world.entry()).state is KeyState.FREE
-    assert not world.bank.open
+    ending = (Outcome.REFUSED, "RateLimited") if sent else (Outcome.NOT_SENT, "Cancelled")
+    await assert_freed(world, *ending)
+
+
+async def test_a_call_cancelled_while_its_mark_is_written_sends_nothing(world: World):
+    world.journal.before[transitions.MarkSending] = gate = Gate()
+    async with world.client() as client:
+        caller = await gate.catches(begin(client))
+        caller.cancel()
+        gate.open()
+        await over(caller)
+
+    assert not world.sandbox.requests
+    await assert_freed(world, Outcome.NOT_SENT, "Cancelled")
+
+
+async def assert_freed(world: World, outcome: Outcome, error: str) -> None:
+    entry = await world.entry()
+    assert (entry.state, world.bank.open) == (KeyState.FREE, {})
+    assert entry.ending is not None
+    assert (entry.ending.outcome, entry.ending.error) == (outcome, error)
 
 
 async def test_a_doubt_of_a_cancelled_caller_stays_and_resolve_is_not_called(world: World):

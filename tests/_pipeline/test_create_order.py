@@ -33,6 +33,7 @@ from transfer_async import (
     NewOrder,
     NotSent,
     Order,
+    OrderCreated,
     OrderInDoubt,
     OrderIntent,
     OrderRefused,
@@ -41,6 +42,7 @@ from transfer_async import (
     PersonName,
     PreflightFailed,
     RateLimited,
+    RecoveryReport,
     Refused,
     RetryBudget,
     RetryPolicy,
@@ -427,6 +429,23 @@ async def test_the_history_of_attempts_has_number_status_time_and_request_id(wor
     assert (first.number, first.status, first.request_id, first.error) == (1, 429, "r-1", "RateLimited")
     assert (second.number, second.status, second.request_id, second.error) == (2, 422, "r-2", "Refused")
     assert first.seconds == second.seconds == 0.0  # the test's clock stands still
+    assert [event.request_id for event in world.events_of(AttemptFailed)] == ["r-1", "r-2"]
+
+
+async def test_a_retry_after_date_is_compared_with_the_clients_clock(world: World):
+    world.sandbox.faults.add(Status(429, headers={"Retry-After": "Mon, 06 May 2024 12:00:07 GMT"}))
+    await world.create()
+
+    assert world.time.slept == [7.0]
+
+
+async def test_the_event_of_a_created_order_has_the_seconds_of_its_last_attempt(world: World):
+    world.sandbox.faults.add(BUSY)
+    async with world.client() as client:
+        banks.connects_slowly(client, world.time, 1.5)
+        await client.create_order(new_order(), key="k")
+
+    assert [event.took for event in world.events_of(OrderCreated)] == [1.5]
 
 
 async def test_a_created_order_refills_the_retry_budget(world: World):
@@ -690,7 +709,9 @@ async def test_an_expired_request_is_only_put_in_doubt(world: World):
     await world.fails(OutcomeUnknown)
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [event.error for event in world.events_of(OrderInDoubt)] == ["Abandoned"]
+    attempt = (await world.entry()).attempt
+    events = world.events_of(OrderInDoubt)
+    assert [(event.error, event.attempt_id) for event in events] == [("Abandoned", attempt)]
     assert len(world.sandbox.orders) == 1
     assert len(world.bank.open) == 1
 
@@ -733,9 +754,18 @@ async def test_a_worker_whose_claim_was_taken_over_changes_nothing(world: World)
 
 
 async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
+    reports = []
+
+    async def another_worker_recovers(_: object) -> None:
+        if world.bank.released:  # The first release, by the other worker, came before the hold.
+            world.bank.on_release = None
+            reports.append(await world.recover())
+
+    world.bank.on_release = another_worker_recovers
     await overtaken(world, "on_place", 900.1)
 
     assert [*world.bank.open] == [(await world.entry()).intent_id]
+    assert reports == [RecoveryReport()]  # The undo is leased to the late worker.
 
 
 async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
@@ -759,8 +789,9 @@ async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: 
 async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):
     check = world.bank.step("check")
     check.act = world.passing(60.0)
-    await world.fails(KeyBusy, hooks=[check, world.bank.hold])
+    busy = await world.fails(KeyBusy, hooks=[check, world.bank.hold])
 
+    assert busy.retry_after == 0.0
     assert world.bank.log == ["check", "undo check"]
 
 
@@ -807,6 +838,28 @@ async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
     assert str(failed) == "the call failed unexpectedly (RuntimeError)"
     assert type(failed.__cause__) is RuntimeError
     assert (await world.entry()).state is KeyState.FREE
+
+
+async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_the_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    async def breaks(*_: object) -> object:
+        raise RuntimeError("a slip of our own")
+
+    monkeypatch.setattr(create_order, "settle", breaks)
+    failed = await world.fails(JournalFailed)
+
+    assert str(failed) == "the call failed unexpectedly (RuntimeError): look up the key in the journal"
+    assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
+    assert type(failed.__cause__) is RuntimeError
+    assert world.bank.open
+
+
+def test_the_end_of_the_program_is_delivered_as_it_is():
+    end: BaseException = KeyboardInterrupt()
+    work: Any = None  # The work is added only to errors of the package.
+
+    assert create_order._deliverable(end, work) is end
 
 
 async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
@@ -913,6 +966,15 @@ async def test_a_late_answer_binds_a_key_that_was_reused_and_freed(world: World)
     assert (await world.entry()).candidates == (order_id,)
 
 
+async def test_the_newest_of_several_order_ids_is_reported(world: World):
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    await world.fails(UnreadableOrder)
+    attempt = (await world.entry()).attempt or ""
+    await world.move(transitions.GoInDoubt(attempt=attempt, candidate="tx-newest"))
+
+    assert (await world.fails(UnreadableOrder)).order_id == "tx-newest"
+
+
 @pytest.mark.parametrize("reported", ["created", "unknown"])
 async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
     """The second call has placed its hold and is about to send: it would pay twice."""
@@ -1017,15 +1079,23 @@ async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(wor
     assert check.undone == []
 
 
-async def test_a_late_order_of_a_pruned_key_binds_it_again(world: World):
+@pytest.mark.parametrize("is_readable", [True, False])
+async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_readable: bool):
     async def forget() -> None:
         world.journal.journal._forget((world.scope, "k"))
 
-    failed = await answered_late(world, world.refute, world.recover, forget)
+    if is_readable:
+        failed = await answered_late(world, world.refute, world.recover, forget)
+    else:
+        world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+        world.meanwhile(transitions.GoInDoubt, forget)
+        failed = await world.fails(UnreadableOrder)
     again = await world.fails(UnreadableOrder)
 
-    assert (failed.outcome, again.order_may_exist) == (Outcome.CREATED, True)
+    assert failed.outcome is (Outcome.CREATED if is_readable else Outcome.UNKNOWN)
+    assert (failed.order_may_exist, again.order_may_exist) == (True, True)
     assert (await world.entry()).candidates == tuple(world.sandbox.orders)
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == list(world.sandbox.orders)
 
 
 @pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
@@ -1195,7 +1265,7 @@ async def test_a_journal_failure_between_hooks_stops_the_call_without_undos(worl
     world.journal.fail_on = transitions.RenewLease
     failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
 
-    assert failed.order_may_exist
+    assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
     assert world.bank.log == ["check"]
 
 

@@ -60,7 +60,8 @@ async def test_one_person_proposes_and_another_approves(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world, four_eyes=True)
-    proposal = await desk.propose("k", Decision.REFUTE, **ADA)
+    proposal = await desk.propose("k", Decision.REFUTE, undone=True, **ADA)
+    assert proposal.undone
     assert world.bank.open
     record = await desk.approve("k", proposal=proposal.id, **BEN)
     report = await world.recover()
@@ -290,11 +291,14 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
         ("k", "refute", None, "key: it is too early"),
         ("k", "amend", "tx-1", "key: must have a recorded order; it is in doubt"),
         ("never", "refute", None, "key: has no record"),
+        ("created", "resolve", "tx-created", "key: must be in doubt; it is created"),
     ],
 )
 async def test_an_impossible_decision_cannot_be_proposed(
     world: World, key: str, decision: Any, order_id: str | None, why: str
 ):
+    await world.in_doubt("created")
+    await world.resolve("tx-created", "created")
     await world.in_doubt()
     with pytest.raises(ValueError, match=why):
         await operators(world).propose(key, decision, order_id=order_id, **ADA)

@@ -5,7 +5,17 @@ import asyncio
 import pytest
 
 from tests.support.bank import NOON, World, new_order
-from transfer_async import Cause, CauseKind, ClientClosed, Operators, OutcomeUnknown, PersonName, RetryPolicy
+from transfer_async import (
+    AttemptFailed,
+    Cause,
+    CauseKind,
+    ClientClosed,
+    Operators,
+    Outcome,
+    OutcomeUnknown,
+    PersonName,
+    RetryPolicy,
+)
 from transfer_async.journal import Create, Expire, GoInDoubt
 from transfer_async.sandbox import (
     AnotherOrder,
@@ -29,26 +39,29 @@ async def cause(world: World) -> Cause:
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "status"),
+    ("fault", "kind", "status", "error", "of_attempt"),
     [
-        (CloseAfterProcessing(), K.NO_ANSWER, None),
-        (TruncatedHead(), K.NO_ANSWER, None),
-        (TruncatedBody(keep=5), K.CUT_ANSWER, 200),
-        (Status(503), K.STATUS, 503),
-        (WrongTypes({"poster_amount": "a lot"}), K.UNREADABLE_ANSWER, 200),
-        (AnotherOrder(), K.UNREADABLE_ANSWER, 200),
+        (CloseAfterProcessing(), K.NO_ANSWER, None, "ServerDisconnectedError", "ServerDisconnectedError"),
+        (TruncatedHead(), K.NO_ANSWER, None, "ServerDisconnectedError", "ServerDisconnectedError"),
+        (TruncatedBody(keep=5), K.CUT_ANSWER, 200, "ClientPayloadError", "ClientPayloadError"),
+        (Status(503), K.STATUS, 503, None, "OutcomeUnknown"),
+        (WrongTypes({"poster_amount": "a lot"}), K.UNREADABLE_ANSWER, 200, None, "UnreadableOrder"),
+        (AnotherOrder(), K.UNREADABLE_ANSWER, 200, None, "UnreadableOrder"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Fault) else None,
 )
 async def test_each_kind_of_failure_has_its_own_cause(
-    world: World, fault: Fault, kind: CauseKind, status: int | None
+    world: World, fault: Fault, kind: CauseKind, status: int | None, error: str | None, of_attempt: str
 ):
     world.sandbox.faults.add(fault)
-    await world.fails(OutcomeUnknown)
+    doubt = await world.fails(OutcomeUnknown)
 
     found = await cause(world)
-    assert (found.kind, found.status) == (kind, status)
-    assert [(one.number, one.began, one.status) for one in found.attempts] == [(1, NOON, status)]
+    assert (found.kind, found.status, found.error) == (kind, status, error)
+    tried = [(one.number, one.began, one.status, one.error) for one in found.attempts]
+    assert tried == [(1, NOON, status, of_attempt)]
+    (event,) = world.events_of(AttemptFailed)
+    assert (event.error, event.outcome) == (type(doubt).__name__, Outcome.UNKNOWN)
 
 
 async def test_the_cause_has_the_attempts_with_times_and_request_ids(world: World):

@@ -233,6 +233,13 @@ async def test_a_plain_function_that_returns_a_value_stops_the_order(world: Worl
     assert not world.sandbox.requests
 
 
+async def test_a_hold_that_was_not_placed_is_not_released(world: World):
+    world.bank.place_error = HoldFailed()
+    await world.fails(HoldFailed)
+
+    assert world.bank.log == ["place"]
+
+
 @pytest.mark.parametrize("reference", ["", "  ", 7, b"hold"])
 async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
     world: World, reference: object

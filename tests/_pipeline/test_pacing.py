@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests._http.test_rate import stretch_over
-from tests.support.bank import NOON, Gate, World, failure, new_order, turns
+from tests.support.bank import NOON, Gate, World, failure, new_order, owed_hooks, turns
 from tests.support.loop_time import LoopTime
 from transfer_async import (
     AttemptStarted,
@@ -112,6 +112,15 @@ async def test_a_pending_undo_of_the_key_does_not_wait_for_the_rate(world: World
     assert [intent_id for intent_id, _ in world.bank.released] == [old]
     assert world.bank.placed.count(old) == 1
     assert not (await world.entry()).pending_undos
+
+
+async def test_an_undo_that_cancels_itself_does_not_end_a_call_with_a_rate(world: World):
+    await world.owing()
+    world.bank.release_error = asyncio.CancelledError()
+    order = await world.create(rate=ONE_IN_TEN)
+
+    assert order.id in world.sandbox.orders
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
 async def test_a_created_key_returns_its_order_without_using_the_rate(world: World):

@@ -16,6 +16,7 @@ from transfer_async import (
     RecoveryReport,
 )
 from transfer_async.journal import transitions
+from transfer_async.journal.model import Unread
 
 # --- abandoned claims ---------------------------------------------------------------------------
 
@@ -32,6 +33,33 @@ async def test_an_abandoned_claim_is_undone_and_its_key_is_free(world: World):
     assert entry.ending.error == "Abandoned"
     assert world.bank.log == ["check", "place", "release", "undo check"]
     assert world.bank.released[0][0] == intent_id
+
+
+async def test_an_abandoned_claim_is_undone_with_the_receipts_recorded_last(world: World):
+    """Its worker may record a hold, and then stop, after the recovery has listed the key."""
+    intent_id = await world.abandoned(transitions.MarkSending)
+
+    async def renew() -> None:
+        world.time.pass_(-60.0)
+        receipts: dict[str, str | None] = {"funds_hold": "H-late"}
+        await world.move(transitions.RenewLease(intent_id=intent_id, epoch=1, lease=60.0, receipts=receipts))
+        world.time.pass_(60.0)
+
+    world.meanwhile(transitions.TakeOver, renew)
+
+    assert await world.recover() == RecoveryReport(taken_over=1, released=1)
+    assert world.bank.released == [(intent_id, "H-late")]
+
+
+async def test_a_failing_undo_of_an_abandoned_claim_is_tried_once_per_run(world: World):
+    """The same run also tries an undo of the key's earlier intent."""
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.abandoned(transitions.MarkSending)
+    world.bank.log.clear()
+
+    assert await world.recover() == RecoveryReport(taken_over=1, undos_pending=2)
+    assert world.bank.log == ["release", "release"]
 
 
 async def test_a_live_claim_is_left_alone(world: World):
@@ -190,6 +218,16 @@ async def test_an_undo_that_fails_again_stays_pending_and_is_tried_once_per_run(
 
     assert await world.recover() == RecoveryReport(undos_pending=1)
     assert world.bank.log == ["place", "release", "release"]
+
+
+async def test_a_corrupt_record_with_pending_undos_is_counted_once_and_left_alone(world: World):
+    await world.owing()
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # a journal in memory is never damaged
+    unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
+    entries[world.scope, "k"] = replace(await world.entry(), unread=unread)
+
+    assert await world.recover() == RecoveryReport(unreadable=1)
+    assert world.bank.released == []
 
 
 async def test_an_undo_that_another_worker_is_running_is_left_to_it(world: World):

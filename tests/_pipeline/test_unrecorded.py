@@ -20,8 +20,9 @@ from transfer_async import (
 )
 from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome
 from transfer_async._models.events import DuplicateSuspected, OrderUnrecorded
+from transfer_async._pipeline import outcomes
 from transfer_async.journal import transitions
-from transfer_async.sandbox import WrongTypes
+from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 from transfer_async.worker.handler import Action, Handler
 
 COMMAND = OrderCommand(key="k", order=new_order()).to_json()
@@ -129,6 +130,23 @@ async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
     assert [getattr(error, "order_id", None) for error in asked] == [order_id] * len(asked)
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id == order_id
+
+
+async def test_at_the_limit_an_order_replaces_the_oldest_response_and_a_doubt_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise a lost response without an id would push out the id of an existing order."""
+    monkeypatch.setattr(outcomes, "MAX_UNRECORDED", 1)
+    world.journal.fail_on = transitions.OfAttempt
+    kept = []
+    async with world.client() as client:
+        for key in ("order", "doubt", "next order"):
+            if key == "doubt":
+                world.sandbox.faults.add(CloseAfterProcessing())
+            await failure(client.create_order(new_order(), key=key), JournalFailed)
+            kept.append(list(client._context.unrecorded))
+
+    assert kept == [["order"], ["order"], ["next order"]]
 
 
 async def test_a_recovery_cancelled_while_recording_an_order_keeps_its_id(world: World):

@@ -14,11 +14,11 @@ import pytest
 
 from tests.support import samples
 from tests.support.bank import turns
-from transfer_async import Clock, RetryPolicy
+from transfer_async import CauseKind, Clock, RetryPolicy
 from transfer_async._http import write_guard
 from transfer_async._http.transport import Transport
 from transfer_async._http.write_guard import ConnectionState
-from transfer_async._models.errors import OutcomeUnknown, Refused, TransferError
+from transfer_async._models.errors import OutcomeUnknown, RateLimited, Refused, TransferError
 
 from .parties import Bank, Certificates
 from .servers import Connection, Received, Script, Server, http, order_reply, replies, serving
@@ -97,7 +97,12 @@ async def in_the_pause(bank: Bank) -> None:
             await turns(20)
 
         clock = Clock(sleep=meanwhile, chance=lambda: 0.0)
-        is_in_doubt(bank, server, await second_order(bank, server, clock=clock))
+        error: Any = await second_order(bank, server, clock=clock)
+
+    is_in_doubt(bank, server, error)
+    assert str(error) == "another response arrived after the service's refusal"
+    assert error.kind is CauseKind.SECOND_ANSWER
+    assert type(error.__cause__) is RateLimited
 
 
 async def in_a_pause_too_long(bank: Bank) -> None:

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import bank as banks
 from tests.support import journalling as j
 from tests.support.bank import Time, World, new_order
 from tests.support.journalling import judged, made
 from transfer_async import AlreadyCreated, JournalFailed, KeyBusy, MemoryJournal, OutcomeUnknown
-from transfer_async._models.errors import Outcome
+from transfer_async._models.errors import Cause, CauseKind, Outcome
 from transfer_async.journal import state_machine, transitions
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection
 from transfer_async.journal.operator_transitions import latest
@@ -84,6 +85,14 @@ RELEASED = (j.claim(client_made=True), j.release(None, pending_undos=j.undos("ho
 REFUTED = (*DOUBT, j.SETTLE_AFTER, j.refute(pending_undos=j.undos("hold")))
 
 
+CUT = Cause(kind=CauseKind.CUT_ANSWER)
+PUBLISHED = (*DOUBT[:2], j.doubt(cause=CUT), j.request_notification(), j.resolve())
+
+
+def end_published(entry: Entry) -> Move:
+    return transitions.MarkNotified(notification=entry.pending_notifications[0])
+
+
 def undo_done(entry: Entry) -> Move:
     return j.mark_undone("hold", lease_until=entry.pending_undos[0].lease_until)
 
@@ -97,6 +106,8 @@ ENDS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "created over a doubt": ((*DOUBT, j.create()), True),
     "refuted, and its undo is done": ((*REFUTED, undo_done), True),
     "refuted, then suspected": ((*REFUTED, j.suspect()), True),
+    "resolved, and its end is published": ((*PUBLISHED, end_published), True),
+    "recorded by a retry, then noted": ((*DOUBT[:2], replace(j.create(), retried=True), j.note()), True),
 }
 """Transitions of a key that the client generated, seconds between them, and whether it is kept at the end."""
 

@@ -206,9 +206,20 @@ async def test_settings_of_the_database_do_not_weaken_a_commit(database: str, se
     async with PostgresJournal(database) as journal:
         await made(journal, claim(), mark(), create())
         await judged(journal, claim(), key="another")
+        async with journal._transaction() as session:  # as one that only looks for a lost commit
+            assert await session.fetch_value("SHOW synchronous_commit") == "on"
+            await session.execute("ROLLBACK")
 
     assert await say(database, "SHOW synchronous_commit") == "off"
     assert await say(database, "SELECT array_agg(settings) FROM found") == ["on off read committed"] * 4
+
+
+async def test_a_lease_that_ends_too_late_to_be_believed_hides_no_key(database: str):
+    async with PostgresJournal(database) as journal:
+        await judged(journal, claim(lease=1e9))
+        found = await journal.work(SCOPE, limit=1)
+
+    assert [key for key, _ in found] == ["k"]
 
 
 # --- optimistic writes --------------------------------------------------------------------------

@@ -141,6 +141,15 @@ def test_a_corrupt_record_keeps_its_readable_part_and_its_full_text(changes: dic
     }
 
 
+def test_a_state_that_does_not_fit_the_order_id_is_corrupt():
+    """A created key that is read as free would be paid again."""
+    row = rows.row_of(_claimed(), token="t", now=0.0)
+    for state, order_id in (("free", "tx-1"), ("claimed", "tx-1"), ("created", None)):
+        entry = rows.entry_of(msgspec.structs.replace(row, state=state, order_id=order_id))
+
+        assert entry.unread is not None, (state, order_id)
+
+
 def test_a_corrupt_order_is_reported_as_unreadable():
     row = rows.row_of(_claimed(), token="t", now=0.0)
     assert row.intent is not None

@@ -50,6 +50,24 @@ async def refusal(path: Path) -> str:
 # --- the file -----------------------------------------------------------------------------------
 
 
+async def test_a_lease_that_ends_too_late_to_be_believed_hides_no_key(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await judged(journal, claim(lease=1e9))
+        found = await journal.work(SCOPE, limit=1)
+
+    assert [key for key, _ in found] == ["k"]
+
+
+async def test_a_scope_that_was_not_stored_shares_no_number_with_another(path: Path):
+    """Otherwise two services share their keys, and one returns the other's orders."""
+    async with SQLiteJournal(path) as journal:
+        assert await journal.move("a", "k", release(None)) is None  # This writes nothing, not even the scope.
+        for number, scope in ((1, "b"), (2, "a")):
+            claimed = await journal.move(scope, "k", claim(number))
+            assert claimed is not None
+            assert claimed.entry.intent_id == f"intent-{number}"
+
+
 async def test_the_first_transition_creates_the_file(path: Path):
     journal = SQLiteJournal(path)
     before = await asyncio.to_thread(path.exists)

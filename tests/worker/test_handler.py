@@ -166,6 +166,13 @@ async def test_a_different_order_under_a_refused_key_is_sent(handler: Handler):
     assert said(other) == (Action.ACK, Outcome.CREATED)
 
 
+async def test_a_different_order_under_a_created_key_is_dead_lettered(handler: Handler):
+    await handler.handle(command())
+    other = await handler.handle(command(banks.other_order()))
+
+    assert said(other) == (Action.DEAD_LETTER, None)
+
+
 @pytest.mark.parametrize("status", [401, 404, 429])
 async def test_a_refusal_that_is_not_about_the_order_is_retried(world: World, status: int):
     world.sandbox.faults.add(Status(status), times=2)  # a 401 is sent twice: with a new token

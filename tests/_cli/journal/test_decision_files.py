@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, asked
+from tests._cli.journal.terminal import ADA, asked, corrupt_intents
 from tests.support.bank import World, refused_order
 from tests.support.cases import each
-from transfer_async import JournalFailed, KeyState, Refused
+from transfer_async import JournalFailed, KeyState, Refused, SQLiteJournal
 from transfer_async._cli import process
+from transfer_async._cli.create_input import Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile
+from transfer_async._cli.journal_file import DecisionRun
 from transfer_async._pipeline.operators import Operators
 
 BY = ["--by", "ada"]
@@ -74,6 +76,21 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
     )
 
 
+async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarantine(
+    doubts: World, tmp_path: Path
+):
+    await asked("resolve", "a", "--order-id", "tx-a", *ADA)
+    file = await resolving(doubts, tmp_path / "d.csv", "a")
+    await corrupt_intents(doubts)
+    await asked("resolve", "--from", str(file), *BY)
+
+    assert await results(file) == [(2, "a", "done")]
+    async with SQLiteJournal(tmp_path / "journal.db") as journal:
+        entry = await journal.read(doubts.scope, "a")
+    assert entry is not None
+    assert (entry.order_id, entry.is_readable, len(entry.quarantined)) == ("tx-a", True, 1)
+
+
 async def test_a_refuted_key_that_was_used_since_is_not_counted_as_done(doubts: World, tmp_path: Path):
     """The row is about an earlier call, and says nothing about the last one."""
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
@@ -109,6 +126,17 @@ async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(do
     assert await results(file) == [(2, "a", "refused"), (3, "b", "done")]
     assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in result.stderr
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
+
+
+async def test_a_row_that_changed_after_the_check_ends_the_run(doubts: World):
+    class Rows:
+        def records(self) -> Any:
+            yield Record(line=2, faults=(("key", "is missing"),))
+
+    rows: Any = Rows()
+    async with doubts.client() as client:
+        with pytest.raises(Changed, match="line 2 of FILE was changed after it was checked"):
+            await DecisionRun("resolve", "ada", rows, None).run(client.operators)
 
 
 async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts: World, tmp_path: Path):
