@@ -76,7 +76,14 @@ def helps(command: click.Command, path: str) -> Iterator[tuple[str, list[str]]]:
             yield from helps(one, f"{path} {name}")
     else:
         options = [f"{one.opts[0]}: {one.help}" for one in command.params if getattr(one, "help", None)]
-        yield path, [*(command.help or "").replace("\b\n", "").splitlines(), *options]
+        yield path, [*paragraphs(command.help or ""), *options]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Yield each paragraph of a help text as one line, and each line of a paragraph that is not wrapped."""
+    for paragraph in text.split("\n\n"):
+        _, is_preformatted, lines = paragraph.rpartition("\b\n")
+        yield from lines.splitlines() if is_preformatted else [" ".join(paragraph.split())]
 
 
 @cache
