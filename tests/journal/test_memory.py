@@ -1,6 +1,9 @@
 """The bounds of the journal in memory; what it shares with every journal is in the contract suite."""
 
+import asyncio
+import os
 import threading
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +43,34 @@ async def has(journal: MemoryJournal, key: str) -> bool:
 
 def test_it_is_not_durable():
     assert not MemoryJournal().durable
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize(("is_used", "written"), [(True, b"the journal was used"), (False, b"done")])
+def test_a_forked_process_writes_nothing_to_its_copy(is_used: bool, written: bytes):
+    """A process that is forked during a call and exits cancels its own copy of the call.
+
+    In its copy, nothing has been sent: the hold of the order that its parent sends would be released.
+    """
+    journal = MemoryJournal()
+    if is_used:
+        asyncio.run(journal.move(j.SCOPE, "k", j.claim()))
+    from_child, in_child = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, from Python 3.12 on
+        child = os.fork()
+    if not child:
+        try:
+            asyncio.run(journal.move(j.SCOPE, "k", j.release(None) if is_used else j.claim()))
+            os.write(in_child, b"done")
+        except JournalFailed as error:
+            os.write(in_child, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(in_child)
+    with os.fdopen(from_child, "rb") as pipe:
+        assert pipe.read().startswith(written)
 
 
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "7"])

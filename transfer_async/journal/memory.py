@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -41,7 +42,8 @@ class MemoryJournal:
     A key that is claimed, sending or in doubt, or has a pending undo, is never deleted. A key that the client
     generated is deleted when it ends, unless the caller may have learned the key from an error and an order
     may exist. Other ended keys are kept for ``keep``, or until the space is needed for newer keys. Several
-    threads may share one journal, each with its own event loop.
+    threads may share one journal, each with its own event loop. A process that is forked after the first
+    write cannot write to its copy, in which the calls of its parent would end differently.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
@@ -57,6 +59,7 @@ class MemoryJournal:
         self._keep = seconds(keep)
         self._clock = clock or Clock()
         self._lock = Lock()
+        self._process: int | None = None  # the process that wrote first
         self._entries: dict[_Place, Entry] = {}
         self._steps: dict[_Place, list[HistoryEvent]] = {}  # their times come from the clock
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # ended keys, oldest first
@@ -80,6 +83,11 @@ class MemoryJournal:
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """See `Journal.move`."""
+        process = os.getpid()
+        if self._process != process:
+            if self._process is not None:  # Checked first: another thread may have held the lock at the fork.
+                raise JournalFailed("the journal was used before a fork: create one in each process")
+            self._process = process
         place = (scope, key)
         with self._lock:  # No other thread may write between the read and the write.
             now = self._clock.now()
