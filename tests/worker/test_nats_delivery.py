@@ -88,6 +88,11 @@ def suspected(**changes: Any) -> EndOfDoubt:
     return ended(**{**unknown, **changes})
 
 
+def refuted(**changes: Any) -> EndOfDoubt:
+    """Return the outcome published for a refutation."""
+    return ended(**{"outcome": Outcome.REFUSED, "order_may_exist": False, "order_id": None, **changes})
+
+
 async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutcome | None = None) -> None:
     line = JetStreamBroker(broker, WorkerSettings())
     line._streams[line.settings.outcomes] = "OUTCOMES"
@@ -126,6 +131,9 @@ async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(
         (suspected(), suspected(ended_at=2.0), False),
         (suspected(ended_at=None), suspected(ended_at=None), False),
         (ended(), suspected(outcome=Outcome.CREATED, order_id="tx-1"), False),
+        (refuted(), refuted(), True),
+        (refuted(), refuted(ended_at=2.0), False),  # suspected, and refuted again
+        (refuted(ended_at=None), refuted(ended_at=None), True),
     ],
 )
 async def test_outcomes_share_a_message_id_only_if_no_other_can_lie_between(first, second, is_the_same):

@@ -262,7 +262,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     A person may change a recorded order id, and later change it back. Then the same outcome is published
     again, and the server must not drop it as a duplicate. Only the time at which the id was recorded
     distinguishes the two, so an outcome without that time gets no header. Neither does a suspected duplicate,
-    which may equal the outcome that was published when its doubt began.
+    which may equal the outcome that was published when its doubt began. A refutation has a time, too, because
+    an order that is suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -271,11 +272,13 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
         outcome.order_may_exist,
     ]
     is_suspicion = outcome.error == SUSPECTED
+    ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
     if is_suspicion or (outcome.outcome is Outcome.CREATED and outcome.state is None):
-        ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
         if ended_at is None:
             return {}
         parts.append(ended_at)
+    elif outcome.outcome is Outcome.REFUSED and ended_at is not None:
+        parts.append(f"at {ended_at}")
     if is_suspicion:
         parts.append(outcome.error)
     return {_MESSAGE_ID: ":".join(map(str, parts))}
