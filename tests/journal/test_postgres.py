@@ -339,3 +339,24 @@ async def test_a_permanent_error_is_not_retried():
         await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=1.0)._with_retries(fails)
 
     assert len(tries) == 1
+
+
+class KilledWhileConnecting(PostgresJournal):
+    """The server ends two new sessions, which asyncpg reports as an error of its own."""
+
+    killed = 0
+
+    async def _checked(self, connection: Any) -> Session:
+        if self.killed < 2:
+            self.killed += 1
+            raise asyncpg.InternalClientError("cannot switch to state 12; another operation is in progress")
+        return await super()._checked(connection)
+
+
+async def test_a_session_that_the_server_ends_while_it_is_opened_is_opened_again(database: str):
+    """This happens while a server restarts. Otherwise every order of a worker would fail."""
+    async with KilledWhileConnecting(database) as journal:
+        entry = await made(journal, claim())
+
+        assert await journal.read(SCOPE, "k") == entry
+        assert journal.killed == 2

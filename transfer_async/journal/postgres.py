@@ -234,7 +234,8 @@ class PostgresJournal(DurableJournal):
         asyncpg = driver()
         if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
             return False
-        return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
+        errors = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+        return isinstance(error, errors)
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""

@@ -273,6 +273,7 @@ def is_retryable(error: Exception) -> bool:
             Conflict,
             OSError,  # includes TimeoutError
             asyncpg.InterfaceError,
+            asyncpg.InternalClientError,  # The server ended the session between two statements.
             asyncpg.PostgresConnectionError,
             asyncpg.OperatorInterventionError,
             asyncpg.TransactionRollbackError,
