@@ -382,7 +382,7 @@ async def add_journal(
     senders = [times.sender(key, entry) for key, entry in doubts.items()]
     await asyncio.to_thread(comparison.add_senders, senders)
     last = ""
-    while page := await journal.work(limit=PAGE, after=last):
+    while page := await journal.unfinished(limit=PAGE, after=last):
         senders = [
             sender for key, entry in page if key not in doubts for sender in _other_senders(key, entry)
         ]

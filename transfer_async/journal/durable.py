@@ -12,6 +12,7 @@ import abc
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
@@ -154,8 +155,13 @@ class DurableJournal(abc.ABC):
         """Return the rows of a query."""
 
     @abc.abstractmethod
-    async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        """Return one page of `Journal.work`, limited to keys whose body matches the SQL pattern ``body``."""
+    async def _page(
+        self, scope: str, body: str, *, limit: int, after: str, at: float | None = None
+    ) -> list[tuple[str, EntryRow]]:
+        """Return one page of `Journal.work`, limited to keys whose body matches the SQL pattern ``body``.
+
+        A key is left out if its lease is valid at the time ``at``, by default now.
+        """
 
     @abc.abstractmethod
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
@@ -281,6 +287,11 @@ class DurableJournal(abc.ABC):
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
         return entries_of(scope, await self._page(scope, "%", limit=limit, after=after), self._seal)
+
+    async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """Return one page of `Journal.work`, including the keys whose lease is valid."""
+        found = await self._page(scope, "%", limit=limit, after=after, at=math.inf)
+        return entries_of(scope, found, self._seal)
 
     async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal`."""

@@ -172,12 +172,18 @@ class MemoryJournal:
         """See `Journal.work`."""
         return self._page(self._of(scope), limit, after)
 
+    async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """Return one page of `work`, including the keys whose lease is valid."""
+        return self._page(self._of(scope), limit, after, now=math.inf)
+
     async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal`."""
         return self._page((found for found in self._of(scope) if found[1].pending_undos), limit, after)
 
-    def _page(self, found: Iterable[tuple[str, Entry]], limit: int, after: str) -> list[tuple[str, Entry]]:
-        now = self._clock.now()
+    def _page(
+        self, found: Iterable[tuple[str, Entry]], limit: int, after: str, *, now: float | None = None
+    ) -> list[tuple[str, Entry]]:
+        now = self._clock.now() if now is None else now
         waiting = (item for item in found if item[0] > after and state_machine.is_waiting(item[1], now))
         return heapq.nsmallest(limit, waiting, key=lambda item: item[0])
 

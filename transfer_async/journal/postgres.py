@@ -391,8 +391,11 @@ class PostgresJournal(DurableJournal):
         [(now,)] = await self._query(self._sql.now)
         return self._time(now)
 
-    async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        return await self._rows(self._sql.work, scope, after, await self.now(), body, limit)
+    async def _page(
+        self, scope: str, body: str, *, limit: int, after: str, at: float | None = None
+    ) -> list[tuple[str, EntryRow]]:
+        now = await self.now() if at is None else at
+        return await self._rows(self._sql.work, scope, after, now, body, limit)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)

@@ -332,6 +332,14 @@ class ScopedJournal(FrozenStruct, frozen=True):
         """See `Journal.work`."""
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
+    async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """Return one page of `Journal.work`, including the keys whose lease is valid.
+
+        A custom journal cannot list these keys.
+        """
+        listed = getattr(self.store, "_unfinished", self.store.work)
+        return await _read(partial(listed, self.scope, limit=limit, after=after))
+
     async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """Return one page of the keys with a pending undo; empty if the journal cannot list them."""
         listed = getattr(self.store, "pending_undos", None)

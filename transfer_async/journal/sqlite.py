@@ -249,9 +249,11 @@ class SQLiteJournal(DurableJournal):
     async def _query(self, sql: str, *values: object) -> list[Any]:
         return await self._ask(lambda file: file.query(sql, *values))
 
-    async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
+    async def _page(
+        self, scope: str, body: str, *, limit: int, after: str, at: float | None = None
+    ) -> list[tuple[str, EntryRow]]:
         # A lease that ends later than `BELIEVED` allows counts as expired: see `state_machine.is_waiting`.
-        now = self._now()
+        now = self._now() if at is None else at
         return await self._rows(_WORK, scope, after, now, now + BELIEVED, body, body, limit)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from transfer_async._cli.reconcile_comparison import (
     content_of,
     order_content,
 )
+from transfer_async.journal import journal_at
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, PendingUndo, Unread
 from transfer_async.journal.protocol import ScopedJournal
 
@@ -131,6 +133,30 @@ def test_a_key_that_becomes_doubtful_during_the_reading_may_have_sent_its_order(
         await made(journal, claim(), mark(), doubt())
         scoped, operators = ScopedJournal(journal, SCOPE), Operators(journal, SCOPE)
         await add_journal(comparison, scoped, operators, slack=0.0, settle_after=300.0)
+
+    with Comparison() as comparison:
+        comparison.add_order(ExportedOrder("tx-1", CONTENT, 50.0))
+        comparison.add_senders([Sender("lost", CONTENT, 0.0, 100.0, is_in_doubt=True)])
+        asyncio.run(add(comparison))
+        comparison.compare()
+
+        assert Ambiguous("lost", ("tx-1",)) in list(comparison.findings())
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "database"])
+def test_a_key_that_is_being_sent_may_have_sent_its_order(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    """Otherwise a doubt would be resolved with the order of a sender that is about to record it."""
+    database = request.getfixturevalue("database") if kind == "database" else ""
+
+    async def add(comparison: Comparison) -> None:
+        file = tmp_path / "journal.db"
+        journal: Any = MemoryJournal() if kind == "memory" else journal_at(database or str(file))
+        await made(journal, claim(), mark())  # Its lease has not expired.
+        scoped, operators = ScopedJournal(journal, SCOPE), Operators(journal, SCOPE)
+        await add_journal(comparison, scoped, operators, slack=0.0, settle_after=300.0)
+        await journal.close()
 
     with Comparison() as comparison:
         comparison.add_order(ExportedOrder("tx-1", CONTENT, 50.0))
