@@ -10,6 +10,7 @@ import pytest
 from tests.chaos.pg_proxies import Cut, CuttingProxy, Message
 from tests.support.journalling import SCOPE, claim, create, doubt, judged, made, mark, release
 from tests.support.loop_time import LoopTime
+from tests.support.postgres import PostgresServer
 from transfer_async import JournalFailed, KeyState, PostgresJournal
 from transfer_async.journal import transitions
 from transfer_async.journal.durable import PendingMove, Transaction
@@ -172,6 +173,51 @@ async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
         entry = await other.read(SCOPE, "k")
 
     assert (entry.state, len(proxy.cuts) > 1) == (KeyState.SENDING, True)
+
+
+# --- synchronous replication --------------------------------------------------------------------
+
+WAITING = "FROM pg_stat_activity WHERE datname = $1 AND wait_event = 'SyncRep'"
+
+
+async def set_standbys(server: asyncpg.Connection, names: str) -> None:
+    await server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    await server.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize("kind", [RecordedJournal, Careful])
+async def test_a_commit_whose_wait_for_a_standby_was_cancelled_waits_again(
+    restartable: PostgresServer, database: str, kind: type[RecordedJournal]
+):
+    """Only the primary has it. After a failover the key would be free, and its order paid again."""
+    server, name = await asyncpg.connect(restartable.dsn), database.rpartition("/")[2]
+
+    async def waiting() -> set[int]:
+        rows = await server.fetch(f"SELECT pid {WAITING}", name)
+        return {pid for (pid,) in rows}
+
+    try:
+        await server.execute(f"ALTER DATABASE {name} SET client_min_messages = error")  # hides warnings
+        async with kind(database) as journal:
+            await set_standbys(server, "missing")
+            move = asyncio.create_task(judged(journal, claim()))
+            while not (first := await waiting()):  # The server's processes read the setting one by one.
+                if move.done():
+                    move = asyncio.create_task(judged(journal, claim(), key=f"k-{len(journal.wanted)}"))
+            for pid in first:
+                await server.fetch("SELECT pg_cancel_backend($1)", pid)
+            while not (move.done() or await waiting() - first):
+                pass
+            was_believed = move.done()
+            await set_standbys(server, "")
+            verdict = await move
+
+            assert (was_believed, verdict.denial) == (False, None)
+            assert await wrong_beliefs(database, [journal]) == []
+    finally:
+        await set_standbys(server, "")
+        await server.execute(f"ALTER DATABASE {name} RESET client_min_messages")
+        await server.close()
 
 
 # --- many at random -----------------------------------------------------------------------------

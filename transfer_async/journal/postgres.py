@@ -33,6 +33,7 @@ from transfer_async.journal.postgres_sql import (
     Backoff,
     Conflict,
     EstimatedServerClock,
+    NotReplicated,
     Session,
     Sessions,
     Statements,
@@ -178,7 +179,9 @@ class PostgresJournal(DurableJournal):
         prepares = is_direct if self._prepared is None else self._prepared
         if prepares and is_direct:  # Behind a proxy, the setting would affect other programs.
             await connection.execute(self._sql.plan_for_large_tables)
-        return Session(connection, prepares=prepares, has_safe_defaults=has_safe_defaults)
+        session = Session(connection, prepares=prepares, has_safe_defaults=has_safe_defaults)
+        connection.add_log_listener(session.note)
+        return session
 
     async def _make_tables(self, session: Session) -> None:
         if not await session.fetch_value(self._sql.is_there):
@@ -234,8 +237,8 @@ class PostgresJournal(DurableJournal):
         asyncpg = driver()
         if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
             return False
-        errors = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-        return isinstance(error, errors)
+        errors = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+        return isinstance(error, (*errors, NotReplicated, OSError))
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
@@ -341,7 +344,7 @@ class PostgresJournal(DurableJournal):
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
-        [(stored, now, _)] = await session.fetch(self._sql.store, writes, steps, estimated_at)
+        [(stored, now, *_)] = await session.fetch(self._sql.store, writes, steps, estimated_at)
         self._server_time.update(now, asked=asked)
         return set(zip(*[iter(stored)] * 2, strict=True))
 

@@ -83,6 +83,7 @@ class Statements:
         # The timeout makes the server release the locks of a connection that was lost unnoticed.
         self.begin: str = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
+            "SET LOCAL client_min_messages = warning; "  # See `NotReplicated`.
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
         # A prepared statement keeps its plan, and a plan made for few keys would later scan whole tables.
@@ -184,7 +185,8 @@ def _store(keys: str, history: str, slack: float) -> str:
             FROM {_records(2, STEPPED)}
             JOIN stored s ON s.scope = w.scope AND s.key = w.key ORDER BY w.ordinality
         ) SELECT ARRAY(SELECT unnest(ARRAY[scope, key]) FROM stored), {_CLOCK},
-            set_config('synchronous_commit', 'on', true)"""
+            set_config('synchronous_commit', 'on', true),
+            set_config('client_min_messages', 'warning', true)"""
 
 
 def _prune(keys: str, history: str) -> str:
@@ -246,6 +248,13 @@ class Conflict(Exception):
     """Another worker wrote between our read and our write, so the transaction must be repeated."""
 
 
+class NotReplicated(Exception):
+    """A commit is on the primary only, because its wait for a synchronous standby was cancelled.
+
+    PostgreSQL reports such a commit as successful, with a warning. After a failover it would be lost.
+    """
+
+
 class Backoff:
     """The pauses between attempts to reach the database, and the total time limit."""
 
@@ -271,6 +280,7 @@ def is_retryable(error: Exception) -> bool:
         error,
         (
             Conflict,
+            NotReplicated,
             OSError,  # includes TimeoutError
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,  # The server ended the session between two statements.
@@ -328,6 +338,7 @@ class Session:
         self.prepares: bool = prepares
         self.has_safe_defaults: bool = has_safe_defaults
         self._prepared: dict[str, Any] = {}
+        self._is_unreplicated = False
         self.used: float = asyncio.get_running_loop().time()
 
     @property
@@ -335,19 +346,41 @@ class Session:
         """Whether the connection is closed."""
         return bool(self._connection.is_closed())
 
+    def note(self, _: object, message: Any) -> None:
+        """Note a warning of the server. asyncpg calls this before the statement's caller continues."""
+        # The message's text may be in any language.
+        if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
+            self._is_unreplicated = True
+
     async def execute(self, sql: str) -> None:
-        """Run a statement that takes no parameters and returns no rows."""
+        """Run a statement that takes no parameters and returns no rows.
+
+        Raises:
+            NotReplicated: the statement committed, but on the primary only.
+        """
         await self._connection.execute(sql)
+        self._refuse_unreplicated()
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
-        """Return the rows of a query. A prepared query takes one round trip."""
-        if not self.prepares:
-            return list(await self._connection.fetch(sql, *values))
-        statement = self._prepared.get(sql)
-        if statement is None:
-            statement = await self._connection.prepare(sql, name=_name_of(sql))
-            self._prepared[sql] = statement
-        return list(await statement.fetch(*values))
+        """Return the rows of a query. A prepared query takes one round trip.
+
+        Raises:
+            NotReplicated: the query committed, but on the primary only.
+        """
+        if self.prepares:
+            statement = self._prepared.get(sql)
+            if statement is None:
+                statement = await self._connection.prepare(sql, name=_name_of(sql))
+                self._prepared[sql] = statement
+            found = await statement.fetch(*values)
+        else:
+            found = await self._connection.fetch(sql, *values)
+        self._refuse_unreplicated()
+        return list(found)
+
+    def _refuse_unreplicated(self) -> None:
+        if self._is_unreplicated:
+            raise NotReplicated("the wait for a synchronous standby was cancelled")
 
     async def fetch_value(self, sql: str, *values: object) -> Any:
         """Return the first value of the first row, or None."""
