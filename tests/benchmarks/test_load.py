@@ -261,7 +261,7 @@ def test_ctrl_c_stops_the_load_and_reports_what_was_measured():
 
     assert "in flight" in first
     assert process.returncode == 0
-    assert "Stopped by Ctrl-C" in told
+    assert "Stopped early by Ctrl-C" in told
     assert "duplicates 0" in told
 
 
