@@ -93,7 +93,7 @@ class OrderCommand:
     @property
     def request(self) -> OrderRequest:
         """The command as an `OrderRequest`, for `TransferClient.create_orders`."""
-        return OrderRequest(**attrs.asdict(self, recurse=False))
+        return OrderRequest(*_request_fields(self))
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
@@ -140,7 +140,9 @@ class OrderCommand:
         return _encode(tree)
 
 
-_COMMAND = frozenset(("version", *(attribute.name for attribute in attrs.fields(OrderRequest))))
+_REQUEST = tuple(attribute.name for attribute in attrs.fields(OrderRequest))
+_request_fields = attrgetter(*_REQUEST)
+_COMMAND = frozenset(("version", *_REQUEST))
 _NAME = tuple(attribute.name for attribute in attrs.fields(PersonName))
 _ORDER = frozenset(attribute.name for attribute in attrs.fields(NewOrder))
 _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOrder))
