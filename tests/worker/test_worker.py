@@ -22,6 +22,7 @@ from transfer_async._support.clock import Clock
 from transfer_async.worker.consumer import JITTER, Worker
 
 ORDER = Order.from_json(encode(order_json()))
+BEAT_EVERY = 7.0
 STEPS = {
     "acknowledged": (ORDER, ["handle", "publish", "ack"]),
     "retried": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
@@ -40,6 +41,7 @@ class Desk:
         self.beats = Beats()
         self.now, self.chance = 100.0, 0.0
         clock = Clock(now=lambda: self.now, sleep=self.beats.sleep, chance=lambda: self.chance)
+        settings = {"beat_every": BEAT_EVERY, **settings}
         self.worker = Worker(self.handler, self.publisher, clock=clock, **settings)
         self.delivery = FakeDelivery(self.log)
 
@@ -57,6 +59,13 @@ class Desk:
         yield task
         gate.open()
         await task
+
+    async def first_heartbeat_due(self, loop_time):
+        """Advance the loop's time to the first heartbeat, which then starts the heartbeats' own pauses."""
+        await loop_time.pass_(BEAT_EVERY - 0.1)
+        assert self.beats.asked == []
+        await loop_time.pass_(0.2)
+        assert self.beats.asked == [0.0]
 
     async def heartbeats_sent(self, times=1):
         """End the pauses between heartbeats until ``times`` heartbeats were sent."""
@@ -140,29 +149,43 @@ async def test_a_message_is_never_redelivered_earlier_than_requested(chance, aft
 # --- heartbeats ------------------------------------------------------------------------------------
 
 
-async def test_heartbeats_are_sent_only_while_a_command_is_carried_out():
-    desk = Desk(beat_every=7.0)
+async def test_heartbeats_are_sent_only_while_a_command_is_carried_out(loop_time):
+    desk = Desk()
     async with desk.at("handle"):
+        await desk.first_heartbeat_due(loop_time)
         await desk.heartbeats_sent(2)
+    await loop_time.pass_(10 * BEAT_EVERY)
 
     assert desk.log.names == ["beat", "beat", "handle", "publish", "ack"]
-    assert set(desk.beats.asked) == {7.0}
+    assert desk.beats.asked == [0.0, BEAT_EVERY, BEAT_EVERY]
 
 
-async def test_heartbeats_continue_while_an_outcome_is_published():
+async def test_no_heartbeat_follows_a_message_that_ended_before_the_first(loop_time):
+    desk = Desk()
+
+    await desk.take()
+    await loop_time.pass_(10 * BEAT_EVERY)
+
+    assert desk.log.names == ["handle", "publish", "ack"]
+    assert desk.beats.asked == []
+
+
+async def test_heartbeats_continue_while_an_outcome_is_published(loop_time):
     desk = Desk()
     async with desk.at("publish"):
+        await desk.first_heartbeat_due(loop_time)
         await desk.heartbeats_sent()
 
     assert desk.log.names == ["handle", "beat", "publish", "ack"]
 
 
 @each("error", [OSError("ada.okafor@example.org"), asyncio.CancelledError("ada.okafor@example.org")])
-async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(error, caplog):
+async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(error, caplog, loop_time):
     desk = Desk()
     desk.log.before["beat"] = error
     caplog.clear()
     async with desk.at("handle"):
+        await desk.first_heartbeat_due(loop_time)
         await desk.beats.pass_()
         while "a heartbeat failed" not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -175,10 +198,11 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(error, capl
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks before Python 3.12")
-async def test_heartbeats_are_sent_by_eager_tasks():
+async def test_heartbeats_are_sent_by_eager_tasks(loop_time):
     asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
     desk = Desk()
     async with desk.at("handle"):
+        await desk.first_heartbeat_due(loop_time)
         await desk.heartbeats_sent()
 
     assert desk.log.names == ["beat", "handle", "publish", "ack"]

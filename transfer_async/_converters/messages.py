@@ -93,7 +93,7 @@ class OrderCommand:
     @property
     def request(self) -> OrderRequest:
         """The command as an `OrderRequest`, for `TransferClient.create_orders`."""
-        return OrderRequest(**attrs.asdict(self, recurse=False))
+        return OrderRequest(*_request_fields(self))
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
@@ -140,7 +140,9 @@ class OrderCommand:
         return _encode(tree)
 
 
-_COMMAND = frozenset(("version", *(attribute.name for attribute in attrs.fields(OrderRequest))))
+_REQUEST = tuple(attribute.name for attribute in attrs.fields(OrderRequest))
+_request_fields = attrgetter(*_REQUEST)
+_COMMAND = frozenset(("version", *_REQUEST))
 _NAME = tuple(attribute.name for attribute in attrs.fields(PersonName))
 _ORDER = frozenset(attribute.name for attribute in attrs.fields(NewOrder))
 _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOrder))
@@ -164,11 +166,11 @@ def tree_of(data: bytes | str) -> Any:
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
+    if tree.keys() <= known:
+        return []
     # The unknown name may be personal data, so the message contains its position and a similar known name
     # instead.
-    place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
-    if place is None:
-        return []
+    place = next(number for number, name in enumerate(tree, 1) if name not in known)
     from difflib import get_close_matches  # The import takes 2 ms and is needed only here.
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)

@@ -177,30 +177,16 @@ class Worker:
         return max(0.0, self._resumes - self._clock.now())
 
     async def _process(self, delivery: Delivery) -> Action:
-        async with self._heartbeats(delivery):
+        heartbeats = _Heartbeats(delivery, every=self._beat_every, clock=self._clock)
+        try:
             handled = await self._handler.handle(delivery.body, deliveries=delivery.deliveries)
             self._update_health(handled)
             if handled.disposition.action is Action.ACK:
                 await self._publish_outcome(handled)
+        finally:
+            await heartbeats.stop()
         await self._reply(delivery, handled.disposition)
         return handled.disposition.action
-
-    @asynccontextmanager
-    async def _heartbeats(self, delivery: Delivery) -> AsyncIterator[None]:
-        heartbeats = Periodic(
-            partial(_send_heartbeat, delivery),
-            every=self._beat_every,
-            first=self._beat_every,
-            until=_is_cancelled,  # a broker's driver may swallow a cancellation
-            failed=_heartbeat_failed,
-            clock=self._clock,
-        )
-        task = asyncio.create_task(heartbeats.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _publish_outcome(self, handled: Handled) -> None:
         if handled.outcome is None:
@@ -240,6 +226,37 @@ class Worker:
         elif handled.asked and decided.action is Action.ACK:
             self.health.well("service")
             self._resumes = float("-inf")
+
+
+class _Heartbeats:
+    """Sends heartbeats for one message until they are stopped.
+
+    Most messages are processed before their first heartbeat is due. Therefore a timer waits for it, and the
+    task that sends heartbeats starts only then.
+    """
+
+    def __init__(self, delivery: Delivery, *, every: float, clock: Clock) -> None:
+        self._delivery, self._every, self._clock = delivery, every, clock
+        self._timer = asyncio.get_running_loop().call_later(every, self._start)
+        self._task: asyncio.Task[None] | None = None
+
+    def _start(self) -> None:
+        heartbeats = Periodic(
+            partial(_send_heartbeat, self._delivery),
+            every=self._every,
+            first=0.0,
+            until=_is_cancelled,  # a broker's driver may swallow a cancellation
+            failed=_heartbeat_failed,
+            clock=self._clock,
+        )
+        self._task = asyncio.create_task(heartbeats.run())
+
+    async def stop(self) -> None:
+        """Stop, and return only when no heartbeat is being sent."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
 
 async def _send_heartbeat(delivery: Delivery) -> None:
