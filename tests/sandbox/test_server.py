@@ -11,7 +11,7 @@ import trustme
 
 from tests.support.bank import turns
 from tests.support.cases import each
-from tests.support.loop_time import MUST_RUN_OUT
+from tests.support.loop_time import LoopTime
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     HugeBody,
@@ -138,9 +138,10 @@ async def test_a_client_that_closes_during_its_body_creates_no_order(sandbox: Sa
     assert not sandbox.requests[-1].processed
 
 
-async def test_an_idle_connection_is_closed():
-    async with Sandbox(keep_alive=MUST_RUN_OUT) as sandbox, connected(sandbox) as client:
+async def test_an_idle_connection_is_closed(loop_time: LoopTime):
+    async with Sandbox(keep_alive=75.0) as sandbox, connected(sandbox) as client:
         await client.ask(method="GET", path=WHO_AM_I)
+        await loop_time.pass_(76.0)
 
         assert await client.rest() == b""
 
