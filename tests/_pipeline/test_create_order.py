@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from attrs import evolve, frozen
+from msgspec.structs import replace
 
 from tests.support import bank as banks
 from tests.support import journalling
@@ -720,10 +721,32 @@ async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     world.bank.on_placed = world.passing(60.0)
     busy = await world.fails(KeyBusy)
 
+    assert (str(busy), busy.retry_after) == ("the claim's lease expired before the order was sent", 0.0)
     assert not world.sandbox.requests
     assert (busy.outcome, busy.order_may_exist) == (Outcome.NOT_SENT, False)  # nobody took it over
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
+
+
+async def test_a_worker_whose_mark_is_denied_frees_no_key_whose_record_was_corrupt(world: World):
+    """Its attempt could not be read, so another worker may have sent the order."""
+
+    async def quarantined() -> None:
+        entries = world.journal.journal._entries
+        doubt: dict[str, Any] = {
+            "state": KeyState.IN_DOUBT,
+            "attempt": "",
+            "intent": None,
+            "lease_until": 0.0,
+        }
+        entries[world.scope, "k"] = replace(await world.entry(), **doubt)
+
+    world.meanwhile(transitions.MarkSending, quarantined)
+    busy = await world.fails(KeyBusy)
+
+    assert busy.order_may_exist
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
 
 
 async def overtaken(world: World, at: str, seconds: float) -> Order:
@@ -1005,6 +1028,7 @@ async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world:
         again = await banks.failure(client.create_order(new_order(), key="k"))
 
     assert (len(world.sandbox.orders), busy.order_may_exist, again.outcome) == (1, True, Outcome.UNKNOWN)
+    assert str(busy) == "an order of an earlier call with this key may exist: nothing was sent now"
     entry = await world.entry()
     assert (entry.state, entry.is_suspected) == (KeyState.IN_DOUBT, True)
     assert world.bank.open  # the second call's hold backs the order, until a person says that there is none

@@ -23,6 +23,7 @@ from transfer_async import (
     PersonName,
     RecoveryReport,
 )
+from transfer_async._pipeline.decisions import to_undo_by_hand
 from transfer_async._pipeline.key_views import refusal
 from transfer_async.journal import (
     FOUR_EYES,
@@ -39,6 +40,7 @@ from transfer_async.journal import (
     TransitionResult,
     Unread,
 )
+from transfer_async.journal.model import BLANK
 
 ADA = {"by": "ada", "reason": "seen on the statement"}
 BEN = {"by": "ben", "reason": "looked, too"}
@@ -141,6 +143,14 @@ async def test_a_refutation_that_is_too_early_does_not_quarantine_a_corrupt_reco
         await operators(world).refute("k", undone=True, **ADA)
 
     assert (await world.entry()).unread == unread
+
+
+@pytest.mark.parametrize(("refuting", "hooks"), [(True, ("funds_hold", "check")), (False, ("check",))])
+def test_the_hooks_of_earlier_intents_are_named_to_be_undone_manually(refuting: bool, hooks: tuple[str, ...]):
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=("check",))
+    entry = replace(BLANK, state=KeyState.IN_DOUBT, unread=unread)
+
+    assert to_undo_by_hand(entry, refuting=refuting) == hooks
 
 
 async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(world: World):

@@ -107,6 +107,7 @@ PARTS = {
     "create_order": Part(
         ("transfer_async/_pipeline/create_order.py",),
         (
+            "tests/_beneficiary/test_verification.py",
             "tests/_pipeline/test_call.py",
             "tests/_pipeline/test_create_order.py",
             "tests/_pipeline/test_deadline.py",
