@@ -1028,7 +1028,7 @@ async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world:
         again = await banks.failure(client.create_order(new_order(), key="k"))
 
     assert (len(world.sandbox.orders), busy.order_may_exist, again.outcome) == (1, True, Outcome.UNKNOWN)
-    assert str(busy) == "an order of an earlier call with this key may exist: nothing was sent now"
+    assert str(busy) == "an earlier call with this key may have created an order; this call sent nothing"
     entry = await world.entry()
     assert (entry.state, entry.is_suspected) == (KeyState.IN_DOUBT, True)
     assert world.bank.open  # the second call's hold backs the order, until a person says that there is none

@@ -247,7 +247,7 @@ async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
     world.bank.reference = reference
     failed = await world.fails(HoldFailed)
 
-    why = "the hold returned no reference: return a string"
+    why = "the hold hook returned no reference: return a string"
     if not isinstance(reference, str):
         why = f"a hook's receipt is a string or None, not a {type(reference).__name__}"
     assert (str(failed), failed.refused, failed.hook) == (why, False, "funds_hold")
