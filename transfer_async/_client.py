@@ -80,7 +80,8 @@ class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
-    number of tasks may share a client, if they all run in the event loop in which it was first used.
+    number of tasks may share a client, if all of them run in the event loop in which the client was first
+    used.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
@@ -95,8 +96,8 @@ class TransferClient:
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: the seconds to wait, after the last moment at which the order could have been sent,
-            before `NO_ORDER` is accepted.
+        settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
+            is accepted.
         abandoned_settle_after: replaces ``settle_after`` if the sender of an order in doubt never reported
             how its attempt ended, because a suspended process may still send the order when it resumes. Must
             be at least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer.
@@ -120,8 +121,8 @@ class TransferClient:
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
         max_connections: the maximum number of connections in each pool: one pool for orders, one for other
             requests. If you pass a ``session``, its own limit applies instead.
-        rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their hold is
-            placed, and proceed in order of arrival.
+        rate: the maximum rate of requests that create an order; see `Rate`. Calls wait for a slot before any
+            funds are held, and proceed in order of arrival.
         headers: headers to send with every request, for example an API gateway key or a tenant id. The values
             of these headers are kept secret, like the token. Headers that the client sets itself cannot be
             replaced.
@@ -435,7 +436,7 @@ class TransferClient:
     async def recover(self) -> RecoveryReport:
         """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
 
-        The first run of a client calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
+        A client's first run calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
         often for orders that have been in doubt for a long time. Pending undos run without waiting for
         ``resolve``.
 
@@ -492,7 +493,7 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a given time, and return their number; see `Operators.prune`."""
+        """Delete keys whose work ended before a given time, and return how many; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
@@ -690,14 +691,14 @@ class TransferClient:
 
 
 def context_of(client: TransferClient) -> ClientCore:
-    """Return the parts of ``client`` that its calls share: its journal, scope, hooks and settings."""
+    """Return what all calls of ``client`` share: the journal, the scope, the hooks and the settings."""
     return client._context
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
+    """Create a ``create_order`` call for a worker. Pass the call to `run_call`, then read its progress.
 
-    The call uses ``once``, because its message may be delivered again.
+    The call uses ``once``, because the broker may deliver the message again.
 
     Raises:
         InvalidOrder: an argument is invalid; nothing was claimed, held or sent. ``.problems`` lists every

@@ -2,8 +2,8 @@
 
 ``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
 also writes the head and the body separately, and on Python 3.11 it starts a task to do so. This module
-executes half as many instructions, and writes the whole request with a single call. aiohttp's connector still
-handles the connection pool, DNS and TLS.
+executes half as many instructions as ``ClientSession.request``, and writes the whole request with a single
+call. aiohttp's connector still handles the connection pool, DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 
@@ -150,7 +150,7 @@ async def exchange(
     After an error, ``guard`` shows whether the request was written.
 
     Args:
-        origin: any request to the same host; the connector takes the address from it.
+        origin: any request to the same host, from which the connector takes the address.
         head: the result of `head_of`.
         limits: the time limits; ``total`` and ``sock_read`` must be set.
     """

@@ -41,8 +41,8 @@ class NetworkSettings:
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return these settings as arguments of `TransferClient`: ``proxy``, ``ssl`` and ``headers``, if set.
 
-        ``names`` maps each setting to its option or environment variable, which error messages mention first.
-        Error messages never contain a password or a header's value.
+        ``names`` maps each setting to its option or environment variable; error messages start with that
+        name. Error messages never contain a password or a header's value.
         """
         problem = self._proxy_problem()
         if problem is not None:

@@ -61,9 +61,9 @@ class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
     A new client has enough tokens for the retries of one order (``attempts - 1``), and for at least three
-    retries. A new client may spend only a third of these tokens on retries after a 429, which allows two
-    retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
-    thousands of new clients could overload the service.
+    retries. A new client may spend only a third of its initial tokens on retries after a 429, which allows
+    two retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
+    thousands of clients that start together could overload the service.
 
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to

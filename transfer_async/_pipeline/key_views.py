@@ -113,7 +113,7 @@ class KeyView:
 
     @property
     def order_id(self) -> str | None:
-        """The order's id, or None until one is known."""
+        """The order's id, or None until the id is known."""
         return self.entry.order_id
 
     @property
@@ -167,7 +167,8 @@ class KeyView:
         """Whether the sender itself reported that the outcome is unknown.
 
         A sender that has reported an unknown outcome sends nothing more. If the sender did not report, make
-        sure that its process has ended before you refute the order: a suspended process may still send it.
+        sure that its process has ended before you refute the order: a suspended process may still send the
+        order.
         """
         return self.entry.sender_reported
 
@@ -196,7 +197,7 @@ class KeyView:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the record is encrypted with a key that this process does not have."""
+        """Whether the record is encrypted with an encryption key that this process does not have."""
         return self.entry.unread is not None and self.entry.unread.is_sealed
 
     @property

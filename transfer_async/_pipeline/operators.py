@@ -83,7 +83,7 @@ TAKEN_BACK = "TakenBack"
 
 @frozen(kw_only=True)
 class Basis:
-    """The basis of a decision: who decides, why, and which version of the key they saw.
+    """The basis of a decision: the person, the reason, and the version of the key that the person saw.
 
     Args:
         by: the person who decides.
@@ -193,7 +193,7 @@ class Operators:
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys that follow this key in the journal's own order.
+            after: return only keys that follow the given key in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -303,14 +303,14 @@ class Operators:
         Args:
             limit: the maximum number of lines.
             after: the ``after`` that the previous call returned; empty for the first call.
-            by: return only this person's lines.
-            since: return only lines from this aware time or later.
-            until: return only lines from before this aware time.
+            by: return only the given person's lines.
+            since: return only lines from the given aware time or later.
+            until: return only lines from before the given aware time.
 
         Returns:
             The lines, and the ``after`` to pass to the next call, which is empty if there are no more lines.
             Each line is a tuple of the key, the history line, and the line of the proposal that was pending
-            before it, or None.
+            when the history line was added, or None.
 
         Raises:
             ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
@@ -334,7 +334,7 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
 
-        If the key's order is already recorded with this id, return the record without writing anything.
+        If the key's order is already recorded with the given id, return the record without writing anything.
 
         Args:
             key: a key in doubt.
@@ -352,7 +352,7 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with this order id, the order belongs to
+            ValueError: the key is neither in doubt nor created with the given order id, the order belongs to
                 another key, or an argument is invalid. `ApprovalRequired` and `KeyChanged` are subclasses of
                 ValueError.
             JournalFailed: the journal could not be read or written.
@@ -430,7 +430,7 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Make any decision that one person may make.
+        """Make any decision that one person may make alone.
 
         `resolve`, `refute` and `amend` are special cases of this method.
 
@@ -600,12 +600,12 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete the keys that ended before a given time.
+        """Delete the keys whose work ended before a given time.
 
         Keys in doubt, in use or with pending work are kept.
 
-        A deleted key is free, so the next call with it creates another order. A key that ended within the
-        last day, by the journal's clock, is always kept, because its message may be delivered again.
+        A deleted key is free, so the next call with it creates another order. A key whose work ended within
+        the last day, by the journal's clock, is always kept, because its message may be delivered again.
 
         Args:
             before: an aware ``datetime`` that is not in the future.
@@ -830,7 +830,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the manually undone hooks. Raise ValueError if the record does not allow the decision."""
+    """Return the hooks that a person undid. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that encryption "

@@ -167,7 +167,7 @@ async def _record_suspicion(
 ) -> None:
     """Record and publish that the key's record contradicts the sender's result.
 
-    A free key is bound again, and its pending undos are cancelled. After a refutation, however, the hold may
+    A free key is put in doubt, and its pending undos are cancelled. After a refutation, however, the hold may
     already have been released.
 
     ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
@@ -293,7 +293,7 @@ async def definite_failure(
     """Free the key and record the pending undos in a single write. The hooks are undone afterwards.
 
     Raises:
-        JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
+        JournalFailed: the failure could not be recorded, so nothing was undone and the key is not free.
         ClientClosed: the client was closed before the order was sent.
     """
     work, cancellation = call.work, call.cancellation
@@ -400,7 +400,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return those of ``undos`` that are pending in ``entry``, with their recorded lease."""
+    """Return the undos in ``undos`` that are pending in ``entry``, with their recorded leases."""
     on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
@@ -530,7 +530,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` for an entry in doubt that was just read, and return the order that it finds.
+    """Call ``resolve`` for an entry in doubt that was just read, and return the order that ``resolve`` finds.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order id.

@@ -83,7 +83,7 @@ class RecoveryReport:
     """The results of one run of ``recover``. Each field is a count.
 
     Args:
-        taken_over: abandoned claims that were undone.
+        taken_over: abandoned claims that this run ended.
         in_doubt: keys that are still in doubt.
         resolved: orders in doubt that were found to exist.
         refuted: orders in doubt that do not exist and can no longer appear.

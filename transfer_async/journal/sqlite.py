@@ -278,7 +278,7 @@ def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 class _File(OpenFile):
-    """An open journal file of this version."""
+    """An open journal file in this version's format."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         super().__init__(path, timeout=timeout, make=make)
@@ -386,7 +386,7 @@ class _File(OpenFile):
     # --- reading --------------------------------------------------------------------------------
 
     def query(self, sql: str, *values: object) -> list[Any]:
-        """Return all rows, even if a damaged text is no longer valid UTF-8.
+        """Return all rows, even if one contains damaged text that is not valid UTF-8.
 
         SQLite's own error would hide the other rows, and would reveal the whole text with its personal data.
         """
