@@ -123,8 +123,8 @@ class TransferClient:
             requests. If you pass a ``session``, its own limit applies instead.
         rate: the maximum rate of requests that create an order; see `Rate`. Calls wait for a slot before any
             funds are held, and proceed in order of arrival.
-        headers: headers to send with every request, for example an API gateway key or a tenant id. The values
-            of these headers are kept secret, like the token. Headers that the client sets itself cannot be
+        headers: headers to send with every request, for example an API gateway key or a tenant id. The
+            headers' values are kept secret, like the token. Headers that the client sets itself cannot be
             replaced.
         request_id_header: the name of the header that contains the attempt id in each create-order request,
             for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
@@ -132,7 +132,7 @@ class TransferClient:
             arrived.
         response_id_header: the name of the response header that contains the service's own id for a request.
             Errors, events and journal entries contain the value in ``request_id``. The specification does not
-            define a header for this id.
+            define a response header for request ids.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -311,7 +311,7 @@ class TransferClient:
                 override the corresponding variables.
 
         Raises:
-            ValueError: a variable is missing or invalid; the message names it.
+            ValueError: a variable is missing or invalid; the message names the variable.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
@@ -361,10 +361,10 @@ class TransferClient:
                 request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
                 deadline passes after the request is sent, the outcome is unknown and the hold is kept.
                 Journal writes and undos are not interrupted, so the call may end a little after the deadline.
-            once: whether to treat all calls with this key as one intent, for example because the same message
-                or line of a file may be processed again. With ``once``, a refusal that the journal has
-                recorded for the key is raised again, and nothing is sent. By default, a call after a definite
-                failure starts a new intent.
+            once: whether to treat all calls with the same key as one intent, for example because the same
+                message or line of a file may be processed again. With ``once``, a refusal that the journal
+                has recorded for the key is raised again, and nothing is sent. By default, a call after a
+                definite failure starts a new intent.
 
         Returns:
             The order as the service recorded it. If the key already has an order, that order is returned.
@@ -401,7 +401,7 @@ class TransferClient:
         Returns:
             An async iterator with one `OrderResult` per request, in order of completion. A failure does not
             stop the other orders. If you leave the loop early, the orders in flight still run to completion.
-            To wait for these orders, close the iterator (``contextlib.aclosing``).
+            To wait for the orders in flight, close the iterator (``contextlib.aclosing``).
 
         Raises:
             ValueError: ``concurrency`` is not a whole number of at least 1.
@@ -696,7 +696,8 @@ def context_of(client: TransferClient) -> ClientCore:
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a ``create_order`` call for a worker. Pass the call to `run_call`, then read its progress.
+    """Create a ``create_order`` call for a worker. Pass the call to `run_call`, then read the call's
+    progress.
 
     The call uses ``once``, because the broker may deliver the message again.
 

@@ -348,7 +348,7 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
 
 
 def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return a copy of ``headers`` with those headers from ``added`` that are allowed and not yet set."""
+    """Return a copy of ``headers``, with the headers from ``added`` that are allowed and not yet set."""
     merged = headers.copy()
     for name, value in added.items():
         if _is_header_name(name) and not _is_reserved(name) and _is_header_value(value):

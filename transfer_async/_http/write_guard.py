@@ -88,7 +88,7 @@ class SessionBody(aiohttp.BytesPayload):
 
     @property
     def size(self) -> int:
-        """The length in bytes. aiohttp reads it when it creates a real request with this body."""
+        """The length in bytes, which aiohttp reads when it creates a real request with the body."""
         # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size, so
         # its response is the only evidence. Before a real response, aiohttp always reads the size.
         self._guard.adopted = True

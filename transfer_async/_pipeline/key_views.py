@@ -69,7 +69,7 @@ class KeyView:
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
         sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
-            time is recorded. A suspended process may still send the order after this time; see
+            time is recorded. A suspended process may still send the order after ``sent_until``; see
             `sender_reported`.
         lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
             it.
@@ -128,7 +128,7 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Order ids from unreadable responses. Ask the service about these orders first."""
+        """Order ids from unreadable responses. Ask the service first about the orders with these ids."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property

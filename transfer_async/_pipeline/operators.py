@@ -137,7 +137,7 @@ class Operators:
     async def prepare(self) -> None:
         """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
 
-        Every method that makes a decision calls this method first.
+        Every method that makes a decision calls `prepare` first.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -366,7 +366,7 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt does not exist, and can no longer appear.
 
-        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
+        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs the
         undos, which release the hold if a hook placed it. A hold that was passed as ``held=`` must be
         released by the bank. If the order does appear later, the payment may be made twice, or without a
         hold.
@@ -432,7 +432,7 @@ class Operators:
     ) -> KeyRecord:
         """Make any decision that one person may make alone.
 
-        `resolve`, `refute` and `amend` are special cases of this method.
+        `resolve`, `refute` and `amend` are special cases of `decide`.
 
         Args:
             key: the key.

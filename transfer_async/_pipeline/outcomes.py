@@ -91,7 +91,7 @@ async def settle(
 ) -> Order:
     """Record that the order exists, and return the order.
 
-    ``is_reported`` is true when this write is a retry: the order id has already been logged and published.
+    ``is_reported`` is true if the write is a retry: the order id has then already been logged and published.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the service's response.
@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    The other process undid the hooks, but a hook may have acted after its undo had run.
+    The process that ended the intent has undone the hooks, but a hook may have acted after its undo had run.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -229,8 +229,8 @@ async def went_in_doubt(
 ) -> Order:
     """Record the doubt and call ``resolve``. Return the order if ``resolve`` or an operator supplied it.
 
-    Nothing is undone while the order is in doubt. ``is_reported`` is true when this write is a retry: the
-    order id has already been logged and published.
+    Nothing is undone while the order is in doubt. ``is_reported`` is true if the write is a retry: the order
+    id has then already been logged and published.
 
     Raises:
         TransferError: the order is still in doubt or was refuted, or the journal failed.

@@ -231,8 +231,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
             attempts only if the sender itself reported the doubt.
-        unread: set if the record is corrupt. The other fields then contain only the readable part, and the
-            key is not free, whatever its ``state``.
+        unread: set if the record is corrupt. If ``unread`` is set, the other fields contain only the readable
+            part, and the key is not free, whatever its ``state``.
         quarantined: corrupt records that were put into quarantine, unchanged.
         version: the number of the key's transitions, excluding look-ups, notes and `AcquireLease`.
         proposal: a person's proposal that is waiting for approval.

@@ -251,8 +251,7 @@ class Conflict(Exception):
 class NotReplicated(Exception):
     """A commit is on the primary only, because its wait for a synchronous standby was cancelled.
 
-    PostgreSQL reports such a commit as successful, with a warning. After a failover, the commit would be
-    lost.
+    PostgreSQL reports the commit as successful, with a warning. After a failover, the commit would be lost.
     """
 
 

@@ -46,8 +46,9 @@ class Journal(Protocol):
     written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with these methods. The journal handles all transitions in the same way:
-    in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
+    Your own journal can be any class with the methods of `Journal`. The journal handles all transitions in
+    the same way: in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed
+    entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -222,8 +223,8 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
             free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
             a call is using the key.
-        readable: false if the stored record is corrupt. The other fields then contain only the readable part,
-            and the key is not free.
+        readable: false if the stored record is corrupt. If ``readable`` is false, the other fields contain
+            only the readable part, and the key is not free.
     """
 
     state: KeyState
@@ -339,7 +340,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """Return one page of `Journal.work`, including the keys whose lease is valid.
 
-        A custom journal cannot list these keys.
+        A custom journal cannot list keys whose lease is valid.
         """
         listed = getattr(self.store, "_unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
@@ -391,7 +392,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
         """Return one page of the keys that have ever been resolved; see `Journal`.
 
-        If the journal cannot list these keys, the pages contain all keys that have an order.
+        If the journal cannot list its resolved keys, the pages contain all keys that have an order.
         """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:

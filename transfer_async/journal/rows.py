@@ -165,7 +165,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 class Misplaced(ValueError):
     """A stored record belongs to another key.
 
-    Running the record's undos would release the other key's hold.
+    Running the undos of a misplaced record would release another key's hold.
     """
 
 
@@ -280,10 +280,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` as a dict, which is faster to create.
-
-    Each order needs three of these dicts.
-    """
+    """Return the members of a `_Body` as a dict, which can be created faster than a `_Body`."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,

@@ -1,7 +1,7 @@
 """A journal in a SQLite file, which any number of processes on one machine can share.
 
-A commit is on disk when it returns (write-ahead log, ``synchronous=FULL``). The journal accesses the file
-only in its own thread, so the event loop never waits for the disk.
+A transition is on disk when `move` returns (write-ahead log, ``synchronous=FULL``). The journal accesses the
+file only in its own thread, so the event loop never waits for the disk.
 """
 
 from __future__ import annotations

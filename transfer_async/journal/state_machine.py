@@ -33,8 +33,8 @@ begins the new intent also makes the old intent's undos pending, so that none of
 reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in
 doubt: a claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier
 intent's order may exist. Times in the far future, which come from a wrong clock, are corrected silently. If
-you change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite
-too.
+you change the rules of the state machine, change `TRANSITIONS`, `transitions`, `operator_transitions` and the
+contract suite too.
 """
 
 from __future__ import annotations

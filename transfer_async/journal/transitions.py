@@ -222,7 +222,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the attempt's token. Later transitions must match this token instead of the epoch."""
+        """Set the attempt's token. Later transitions must match the token instead of the epoch."""
         return replace(
             entry,
             attempt=self.attempt,
@@ -306,7 +306,7 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
     """Return the pending undos of the other intents.
 
-    The order of the given intent may exist, so its hold is kept.
+    The order of the given intent may exist, so the intent's hold is kept.
     """
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
@@ -373,7 +373,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         attempt: the attempt's token.
-        candidate: an order id from a response that could not be read as this order, or None.
+        candidate: an order id from a response that could not be read as the intent's order, or None.
         cause: why the outcome is unknown.
     """
 
@@ -556,7 +556,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add the undos of a worker that was paused while another worker or a person ended its intent."""
+    """Add the undos of a paused worker whose intent another worker or a person has ended."""
 
     name: ClassVar[str] = "owe"
 
@@ -615,7 +615,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     """Record a suspected duplicate, because a sender's order may exist although the doubt has ended.
 
     A sender may be stopped while its order is resolved or refuted, and may send its request when it
-    continues. After this transition, only a person can free the key. A free key is put in doubt. If a later
+    continues. After a `Suspect`, only a person can free the key. A free key is put in doubt. If a later
     intent uses the key, `Entry.is_suspected` becomes true, and the later intent's order cannot be sent. If
     the later intent ends without an order, the key is put in doubt.
 
@@ -656,7 +656,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Cancel the pending undos of the sender's intent.
 
-        The sender's order may exist, so its hold is kept.
+        The sender's order may exist, so the sender's hold is kept.
         """
         pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
         kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))

@@ -83,7 +83,7 @@ class Delivery(Protocol):
 
     @property
     def deliveries(self) -> int:
-        """The number of times that the message was delivered, including this time."""
+        """The number of deliveries of the message, including this one."""
 
     async def ack(self) -> None:
         """Acknowledge the message, and return after the broker's confirmation."""

@@ -9,7 +9,7 @@ A message may be delivered several times, but it leads to at most one order. A c
     match handled.disposition.action: ...
 
 If the published outcome is ``unknown``, the final outcome must be published later, after the doubt has ended.
-`Handler.untold` yields these pending notifications.
+`Handler.untold` yields the pending notifications.
 """
 
 from __future__ import annotations
