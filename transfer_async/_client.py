@@ -113,8 +113,8 @@ class TransferClient:
         recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
-            this session. The session's redirects, ``raise_for_status``, middlewares and ``ssl`` are
-            overridden for each request.
+            this session. The session's settings for redirects, ``raise_for_status``, middlewares and ``ssl``
+            are overridden for each request.
         ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
@@ -131,8 +131,8 @@ class TransferClient:
             contain the same id, so you can use it to ask the service about an order whose response never
             arrived.
         response_id_header: the name of the response header that contains the service's own id for a request.
-            Errors, events and journal entries contain the value in ``request_id``. The specification does not
-            define a response header for request ids.
+            Errors, events and journal entries contain the service's id as ``request_id``. The specification
+            does not define a response header for request ids.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -696,8 +696,7 @@ def context_of(client: TransferClient) -> ClientCore:
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a ``create_order`` call for a worker. Pass the call to `run_call`, then read the call's
-    progress.
+    """Create a worker's ``create_order`` call. Pass it to `run_call`, then read the call's progress.
 
     The call uses ``once``, because the broker may deliver the message again.
 

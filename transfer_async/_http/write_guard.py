@@ -80,7 +80,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body for a session, which only buffers the headers until it writes this body."""
+    """An order's body for a session. The session only buffers the headers until it writes the body."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")

@@ -352,7 +352,7 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with the given order id, the order belongs to
+            ValueError: the key is neither in doubt nor recorded with the given order id, the order belongs to
                 another key, or an argument is invalid. `ApprovalRequired` and `KeyChanged` are subclasses of
                 ValueError.
             JournalFailed: the journal could not be read or written.
@@ -401,7 +401,7 @@ class Operators:
         correction is published too.
 
         Args:
-            key: a created key whose order is known only by its id.
+            key: a key in the created state whose order is known only by its id.
             order_id: the correct id. If the correct id is unknown, pass None to put the key back in doubt.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
@@ -413,8 +413,8 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is not created, its order comes from the service's response, the id is
-                unchanged or belongs to another key, or an argument is invalid.
+            ValueError: the key is not in the created state, its order comes from the service's response, the
+                id is unchanged or belongs to another key, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(key, Decision.AMEND, order_id=order_id, by=by, reason=reason, seen=seen)
@@ -743,7 +743,7 @@ class Operators:
         return verdict.entry
 
     async def _expired(self, key: str, attempt: str) -> Entry:
-        """Put a key in doubt if the worker that was sending its order has ended."""
+        """Put a key in doubt if the lease of the worker that was sending its order has expired."""
         verdict = await self._write(key, Expire(attempt=attempt))
         if verdict.denial is None:
             self._publish(OrderInDoubt, key, verdict.entry, error=ABANDONED)
@@ -842,7 +842,7 @@ def _refuse_unreadable(
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
-    """Refuse a decision about a created key, unless it leaves the recorded order id unchanged."""
+    """Refuse a decision about a key in the created state, unless the decision keeps the recorded order id."""
     if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
         return
     if entry.unread is not None and order_id is not None:

@@ -484,7 +484,7 @@ async def _undo_one(
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
-    """Return the recorded order of a created key.
+    """Return the recorded order of a key in the created state.
 
     Raises:
         AlreadyCreated: only the order's id is recorded.

@@ -1,9 +1,9 @@
 """The base class of durable journals, which writes concurrent transitions in a single commit.
 
-This module queues and decides transitions; a subclass stores them. New transitions wait while a commit is
-being written, and then share the next commit. Under load, commits therefore become larger. A commit waits
-briefly for more transitions before it starts, for example from callers whose previous transition has just
-been committed.
+This module queues transitions and decides on them; a subclass stores them. New transitions wait while a
+commit is being written, and then share the next commit. Under load, commits therefore become larger. A commit
+starts only after a short wait for more transitions, for example from callers whose previous transition has
+just been committed.
 """
 
 from __future__ import annotations

@@ -220,9 +220,9 @@ class KeyRecord:
             ``"held"``.
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
-        last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
-            free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
-            a call is using the key.
+        last_outcome: `Outcome.CREATED` for a key in the created state, and `Outcome.UNKNOWN` for a key in
+            doubt. For a free key, it is the outcome of the last call, `Outcome.NOT_SENT` or
+            `Outcome.REFUSED`. None while a call is using the key.
         readable: false if the stored record is corrupt. If ``readable`` is false, the other fields contain
             only the readable part, and the key is not free.
     """
