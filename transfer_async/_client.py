@@ -80,7 +80,8 @@ class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
-    number of tasks may share a client, if they all run in the event loop in which it was first used.
+    number of tasks may share a client, if all of them run in the event loop in which the client was first
+    used.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
@@ -95,8 +96,8 @@ class TransferClient:
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: the seconds to wait, after the last moment at which the order could have been sent,
-            before `NO_ORDER` is accepted.
+        settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
+            is accepted.
         abandoned_settle_after: replaces ``settle_after`` if the sender of an order in doubt never reported
             how its attempt ended, because a suspended process may still send the order when it resumes. Must
             be at least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer.
@@ -112,26 +113,26 @@ class TransferClient:
         recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
-            this session. The session's redirects, ``raise_for_status``, middlewares and ``ssl`` are
-            overridden for each request.
+            this session. The session's settings for redirects, ``raise_for_status``, middlewares and ``ssl``
+            are overridden for each request.
         ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
         max_connections: the maximum number of connections in each pool: one pool for orders, one for other
             requests. If you pass a ``session``, its own limit applies instead.
-        rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their hold is
-            placed, and proceed in order of arrival.
-        headers: headers to send with every request, for example an API gateway key or a tenant id. The values
-            of these headers are kept secret, like the token. Headers that the client sets itself cannot be
+        rate: the maximum rate of requests that create an order; see `Rate`. Calls wait for a slot before any
+            funds are held, and proceed in order of arrival.
+        headers: headers to send with every request, for example an API gateway key or a tenant id. The
+            headers' values are kept secret, like the token. Headers that the client sets itself cannot be
             replaced.
         request_id_header: the name of the header that contains the attempt id in each create-order request,
             for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
             contain the same id, so you can use it to ask the service about an order whose response never
             arrived.
         response_id_header: the name of the response header that contains the service's own id for a request.
-            Errors, events and journal entries contain the value in ``request_id``. The specification does not
-            define a header for this id.
+            Errors, events and journal entries contain the service's id as ``request_id``. The specification
+            does not define a response header for request ids.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -310,7 +311,7 @@ class TransferClient:
                 override the corresponding variables.
 
         Raises:
-            ValueError: a variable is missing or invalid; the message names it.
+            ValueError: a variable is missing or invalid; the message names the variable.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
@@ -360,10 +361,10 @@ class TransferClient:
                 request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
                 deadline passes after the request is sent, the outcome is unknown and the hold is kept.
                 Journal writes and undos are not interrupted, so the call may end a little after the deadline.
-            once: whether to treat all calls with this key as one intent, for example because the same message
-                or line of a file may be processed again. With ``once``, a refusal that the journal has
-                recorded for the key is raised again, and nothing is sent. By default, a call after a definite
-                failure starts a new intent.
+            once: whether to treat all calls with the same key as one intent, for example because the same
+                message or line of a file may be processed again. With ``once``, a refusal that the journal
+                has recorded for the key is raised again, and nothing is sent. By default, a call after a
+                definite failure starts a new intent.
 
         Returns:
             The order as the service recorded it. If the key already has an order, that order is returned.
@@ -400,7 +401,7 @@ class TransferClient:
         Returns:
             An async iterator with one `OrderResult` per request, in order of completion. A failure does not
             stop the other orders. If you leave the loop early, the orders in flight still run to completion.
-            To wait for these orders, close the iterator (``contextlib.aclosing``).
+            To wait for the orders in flight, close the iterator (``contextlib.aclosing``).
 
         Raises:
             ValueError: ``concurrency`` is not a whole number of at least 1.
@@ -435,7 +436,7 @@ class TransferClient:
     async def recover(self) -> RecoveryReport:
         """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
 
-        The first run of a client calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
+        A client's first run calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
         often for orders that have been in doubt for a long time. Pending undos run without waiting for
         ``resolve``.
 
@@ -492,7 +493,7 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a given time, and return their number; see `Operators.prune`."""
+        """Delete keys whose work ended before a given time, and return how many; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
@@ -690,14 +691,14 @@ class TransferClient:
 
 
 def context_of(client: TransferClient) -> ClientCore:
-    """Return the parts of ``client`` that its calls share: its journal, scope, hooks and settings."""
+    """Return what all calls of ``client`` share: the journal, the scope, the hooks and the settings."""
     return client._context
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
+    """Create a worker's ``create_order`` call. Pass it to `run_call`, then read the call's progress.
 
-    The call uses ``once``, because its message may be delivered again.
+    The call uses ``once``, because the broker may deliver the message again.
 
     Raises:
         InvalidOrder: an argument is invalid; nothing was claimed, held or sent. ``.problems`` lists every

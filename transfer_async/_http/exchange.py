@@ -1,9 +1,9 @@
 """Sends a request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
 
 ``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
-also writes the head and the body separately, and on Python 3.11 it starts a task to do so. This module
-executes half as many instructions, and writes the whole request with a single call. aiohttp's connector still
-handles the connection pool, DNS and TLS.
+also writes the head and the body separately, and on Python 3.11 it starts a task to write them. This module
+executes half as many instructions as ``ClientSession.request``, and writes the whole request with a single
+call. aiohttp's connector still handles the connection pool, DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 
@@ -76,8 +76,8 @@ class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
     Waiting for the response fails at the deadline, or if the complete head, or the next part of the body,
-    takes longer than ``sock_read`` seconds to arrive. Until the head arrives, a single timer enforces both
-    limits.
+    takes longer than ``sock_read`` seconds to arrive. Until the head arrives, a single timer enforces the
+    deadline and the ``sock_read`` limit.
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:
@@ -150,7 +150,7 @@ async def exchange(
     After an error, ``guard`` shows whether the request was written.
 
     Args:
-        origin: any request to the same host; the connector takes the address from it.
+        origin: any request to the same host, from which the connector takes the address.
         head: the result of `head_of`.
         limits: the time limits; ``total`` and ``sock_read`` must be set.
     """

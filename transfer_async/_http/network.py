@@ -22,7 +22,7 @@ class NetworkSettings:
     Args:
         proxy: the URL of an HTTP proxy.
         ca: a PEM file with the certificates to trust instead of the system's.
-        client_cert: a PEM file with the client's certificate, and optionally its key.
+        client_cert: a PEM file with the client's certificate, and optionally the certificate's key.
         client_key: a PEM file with the key of ``client_cert``.
         headers: a text file with one header per line, for example ``X-Gateway-Key: 7f3a``.
     """
@@ -41,8 +41,8 @@ class NetworkSettings:
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return these settings as arguments of `TransferClient`: ``proxy``, ``ssl`` and ``headers``, if set.
 
-        ``names`` maps each setting to its option or environment variable, which error messages mention first.
-        Error messages never contain a password or a header's value.
+        ``names`` maps each setting to its option or environment variable; error messages start with that
+        name. Error messages never contain a password or a header's value.
         """
         problem = self._proxy_problem()
         if problem is not None:

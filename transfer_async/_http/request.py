@@ -1,4 +1,4 @@
-"""Requests other than create-order, which are retried in the same way but have no key, hold or journal."""
+"""Requests that do not create an order: they are retried like orders, but have no key, hold or journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A request other than create-order, as the caller made it."""
+    """A request that does not create an order, as the caller made it."""
 
     method: str
     path: str
@@ -105,7 +105,7 @@ def _holds_no_number(json: Any) -> bool:
 
 
 class OtherRequests:
-    """Sends a client's requests other than create-order, and counts those in progress."""
+    """Sends a client's requests that do not create an order, and counts the requests in progress."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
 
 
 def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return a copy of ``headers`` with those headers from ``added`` that are allowed and not yet set."""
+    """Return a copy of ``headers``, with the headers from ``added`` that are allowed and not yet set."""
     merged = headers.copy()
     for name, value in added.items():
         if _is_header_name(name) and not _is_reserved(name) and _is_header_value(value):
@@ -404,7 +404,7 @@ class TokenSource:
 
     @property
     def renewable(self) -> bool:
-        """Whether a new token can be requested, because the token is a callable."""
+        """Whether the token is a callable, from which a new token can be requested."""
         return self._ask is not None
 
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:

@@ -61,9 +61,9 @@ class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
     A new client has enough tokens for the retries of one order (``attempts - 1``), and for at least three
-    retries. A new client may spend only a third of these tokens on retries after a 429, which allows two
-    retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
-    thousands of new clients could overload the service.
+    retries. A new client may spend only a third of its initial tokens on retries after a 429, which allows
+    two retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
+    thousands of clients that start together could overload the service.
 
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
@@ -92,7 +92,8 @@ class RetryPolicy:
         deadline: the time limit for all attempts together, in seconds. The time limit starts once the hooks
             have run, just before the first attempt.
         not_processed: the statuses after which an order may be sent again. Your contract with the service
-            must guarantee that an order that received such a response was not processed.
+            must guarantee that the service has not processed an order if it responds with one of the
+            statuses.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
@@ -308,7 +309,7 @@ class RateLimitQueue:
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait in the queue for a slot, take it, and return how many seconds this took.
+        """Wait in the queue for a slot, take the slot, and return the waiting time in seconds.
 
         Raises:
             TimeoutError: the wait would take, or took, longer than ``within`` seconds.

@@ -125,7 +125,8 @@ class ExchangeResult:
         body: the part of the response's body that was read, truncated at the limit.
         intact: whether the body was read completely and without an error.
         alone: whether exactly one response arrived, and it arrived after its request. ``alone`` is not
-            checked for a 2xx response to an order, because the order in the response identifies it.
+            checked for a 2xx response to an order, because the order in the response shows which request was
+            answered.
         error: the underlying error, sanitized, or None.
     """
 
@@ -150,7 +151,7 @@ class TransportClosed(aiohttp.ClientConnectionError):
 
 
 class Transport:
-    """The HTTP sessions of one client: the caller's session, which is never closed, or the client's own two.
+    """The HTTP sessions of one client: two of its own, or the caller's session, which is never closed.
 
     Orders have a separate connection pool. aiohttp reuses the connection that was idle longest. In a shared
     pool, other requests would keep old connections open, and orders would then be sent on those connections.
@@ -256,7 +257,7 @@ class Transport:
         left: float,
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
-        """Send a request other than create-order at most once. ``path`` is appended to the base URL."""
+        """Send a request that creates no order, at most once. ``path`` is appended to the base URL."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedBody(content, in_time=in_time)
         result = await self._carry_out(method, url, guard, headers=headers, left=left, is_order=False)
         if result.error is not None and must_propagate(result.error):
@@ -349,7 +350,7 @@ class Transport:
     ) -> ExchangeResult:
         """Read ``response``.
 
-        Check that the response belongs to the request, unless its contents show this.
+        Check that the response belongs to the request, unless the response's contents show that it does.
         """
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.

@@ -71,8 +71,8 @@ def is_odd_host(host: str) -> bool:
 def _refuse_second_spelling(path: str) -> None:
     """Reject a path prefix that a server may treat as equal to another prefix.
 
-    If such a prefix were accepted, one service would have separate sets of keys under the two prefixes. The
-    prefix is not rewritten, because that would change the requests.
+    Otherwise, one service could have a separate set of keys under each spelling of its prefix. The prefix is
+    not rewritten, because a different prefix would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]
@@ -95,7 +95,7 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's URL without user and password, and a header value with both.
+    """Return a proxy's URL without the user and password, and a header value that contains them.
 
     aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. The errors that
     this function raises contain no part of the URL.

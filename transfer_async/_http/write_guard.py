@@ -1,11 +1,11 @@
-"""Checks, just before a request's first byte, that it is not sent twice, too late, or on a stale connection.
+"""Checks, just before a request is written, that it is not sent twice, too late, or on a stale connection.
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be mistaken for
 the response to the next request. `exchange` checks the connection and immediately writes to it.
-``aiohttp.ClientSession`` has no public hook at this point. An order's body (`SessionBody`) therefore performs
-the check when the session writes the body. For other requests, a middleware (`SessionRequest`) performs the
-check. aiohttp awaits some of a session's traces (``aiohttp.TraceConfig``) while it writes, so these traces
-are awaited before the check.
+``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. An order's body
+(`SessionBody`) therefore performs the check when the session writes the body. For other requests, a
+middleware (`SessionRequest`) performs the check. aiohttp awaits some of a session's traces
+(``aiohttp.TraceConfig``) while it writes, so these traces are awaited before the check.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body for a session, which only buffers the headers until it writes this body."""
+    """An order's body for a session. The session only buffers the headers until it writes the body."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")
@@ -88,7 +88,7 @@ class SessionBody(aiohttp.BytesPayload):
 
     @property
     def size(self) -> int:
-        """The length in bytes. aiohttp reads it when it creates a real request with this body."""
+        """The length in bytes, which aiohttp reads when it creates a real request with the body."""
         # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size, so
         # its response is the only evidence. Before a real response, aiohttp always reads the size.
         self._guard.adopted = True
@@ -110,7 +110,7 @@ class SessionBody(aiohttp.BytesPayload):
 
 
 class SessionRequest:
-    """A middleware that sends each request other than create-order at most once, on a clean connection."""
+    """A middleware that sends each request that creates no order at most once, on a clean connection."""
 
     def __init__(self, guard: GuardedBody) -> None:
         self._guard = guard
@@ -143,7 +143,7 @@ async def _trace_first(request: Any) -> None:
 
 
 async def _no_trace(*_: object) -> None:
-    """Do nothing. aiohttp calls this instead of a trace that has already been awaited."""
+    """Do nothing. aiohttp calls this function instead of a trace that has already been awaited."""
 
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:
@@ -225,7 +225,7 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection is new, or its last response was trusted and nothing followed."""
+        """Return whether a connection is new, or its last response was trusted and no bytes followed it."""
         last = getattr(protocol, _LAST, None)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
@@ -249,7 +249,7 @@ class ConnectionState:
         self._parser = getattr(self._protocol, "_parser", None)
 
     def distrust(self) -> None:
-        """Close the connection after a response that is not trusted, unless another request uses it."""
+        """After a response that is not trusted, close the connection unless another request uses it."""
         self.trusted = False
         if self._is_last:
             self._protocol.close()
@@ -294,7 +294,7 @@ _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")
 
 
 def is_of_two(response: Any, content: bytes) -> bool:
-    """Return whether a response contains the head of another one, and so was joined from two responses."""
+    """Return whether a response contains the head of another response, and so was joined from two."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True
     return _HEAD.search(content) is not None

@@ -52,9 +52,9 @@ class SendState(MutableStruct, kw_only=True):
             retry time starts just before `MarkSending` is written to the journal.
         classification: the classification of the last HTTP exchange.
         last_failure: the error of the most recent HTTP attempt that ended in a definite failure.
-        last_connection: the connection that received the last request body. A reference to the body itself
-            would create a reference cycle.
-        token_renewed: whether this call has already renewed the token. A call renews it at most once.
+        last_connection: the connection to which the last request body was handed. A reference to the body
+            itself would create a reference cycle.
+        token_renewed: whether this call has already renewed the token. A call renews the token at most once.
     """
 
     intent: OrderIntent

@@ -49,8 +49,8 @@ class Batch:
     Args:
         create: an async function that creates one order.
         requests: the input, which may be endless. A request is read only when fewer than ``concurrency``
-            orders are in flight. Results are delivered while an async input is waiting. A sync input must not
-            block.
+            orders are in flight. Results are delivered even while an async input is waiting. A sync input
+            must not block.
         concurrency: the maximum number of orders in flight, including those whose results have not been
             delivered yet.
         check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.

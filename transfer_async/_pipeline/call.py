@@ -1,4 +1,4 @@
-"""The state of one call to ``create_order``, and the settings and parts of a client that its calls share."""
+"""The state of one ``create_order`` call, and the objects and settings that all calls of a client share."""
 
 from __future__ import annotations
 
@@ -228,10 +228,7 @@ class OrderProgress(MutableStruct, kw_only=True):
 
 
 def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist: bool) -> TransferError:
-    """Set the key, attempts, receipts and ``order_may_exist`` on ``error``.
-
-    Sanitize its chain and return it.
-    """
+    """Sanitize ``error``, set its key, attempts, receipts and ``order_may_exist``, and return it."""
     sanitize_exception(error)
     error.key = work.intent.key
     error.attempts = work.attempts
@@ -253,8 +250,8 @@ class ClaimedKey(MutableStruct, kw_only=True):
     Args:
         epoch: the number of the claim. The number starts at 1, and each take-over of the intent increments
             it.
-        attempt: the id that `MarkSending` records; None before that. The journal treats all HTTP attempts of
-            a call as one attempt.
+        attempt: the id that `MarkSending` records; None until then. The journal treats all HTTP attempts of a
+            call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
         entered: the names of the hooks that this call started, except those that raised `PreflightFailed`.
         earlier: the pending undos of the key's earlier intents that this call has not yet tried.
@@ -268,7 +265,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """A client's state for its calls to ``resolve``, preserved between runs of ``recover``.
+    """The state of a client's ``resolve`` calls, kept between runs of ``recover``.
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
@@ -401,7 +398,7 @@ class Limits:
 
 
 class ClientCore(FrozenStruct, frozen=True, kw_only=True):
-    """The parts and settings of one client. Times are in seconds."""
+    """The objects and settings that all calls of one client share. Times are in seconds."""
 
     transport: Transport
     tokens: TokenSource

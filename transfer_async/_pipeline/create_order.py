@@ -8,7 +8,7 @@
 The journal records each step before the step begins. A call can fail in three ways:
 
 - a *definite failure*: the hooks are undone and the key is free;
-- a *doubt*: nothing is undone and the key stays bound;
+- a *doubt*: nothing is undone and the key does not become free;
 - a failure of the journal: only the journal's record shows what happened.
 
 The steps share these objects:

@@ -43,7 +43,7 @@ effects."""
 def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     """Return the hooks that recovery cannot undo because their intent is unreadable; None if there are none.
 
-    An empty tuple means that there may be such hooks, but their names are unreadable. If the order exists
+    An empty tuple means that there may be hooks to undo, but their names are unreadable. If the order exists
     (``refuting`` is false), only the hooks of the key's earlier intents must be undone.
     """
     unread = entry.unread
@@ -229,7 +229,7 @@ class DecisionRow:
         verb: the subject of the sentences about the effects, such as "Resolving".
         proposed: a short text for the decision in a proposal, with ``{}`` for the order id.
         explained: the decision as a clause, for the web page's forms, proposals, histories and audit.
-        done: the name of the decision in the URL to which the page redirects afterwards.
+        done: the decision's name in the URL to which the page redirects once the decision has been saved.
         saved: the message that the page shows once the decision has been saved.
     """
 
@@ -466,7 +466,8 @@ def transition_of(
 def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
     """Return the decision of a proposal (as a clause) and its reason, or None if the line is not a proposal.
 
-    A line does not show whether an order id would be corrected or withdrawn, so the clause names both.
+    A line does not show whether an order id would be corrected or withdrawn, so the clause mentions both
+    possibilities.
     """
     name, _, reason = (step.reason or "").partition(": ")
     clauses = [row.explained for row in DECISIONS if row.decision.value == name]
@@ -502,7 +503,7 @@ def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
 
 
 def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Return the key's changes since the page with this form token was rendered; empty if unknown."""
+    """Return the key's changes since the page with the given form token was rendered; empty if unknown."""
     moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
     number = token.partition(".")[0]
     seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version

@@ -36,7 +36,7 @@ class PreflightHook(Protocol):
     """The hook's name, unique among a client's hooks. The journal stores receipts and undos under it."""
 
     async def before(self, intent: OrderIntent) -> str | None:
-        """Run the step, and return a receipt for the journal, or None. Raise an error to stop the order."""
+        """Run the step, and return a receipt for the journal, or None. Raise an error to reject the order."""
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
@@ -96,8 +96,8 @@ class PlainHook:
 
     A plain function has no effects that have to be undone.
 
-    The function returns None to accept the order, and raises an error to stop it. Returning any other value
-    is an error, because ``False`` may be meant to stop the order.
+    The function returns None to accept the order, and raises an error to reject it. Returning any other value
+    is an error, because ``False`` may be meant to reject the order.
     """
 
     nothing_to_undo = True
@@ -232,7 +232,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, of the package's most specific class for ``error``."""
+    """Create an error of the package's most specific class for ``error``, with default attributes."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
@@ -243,7 +243,7 @@ def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHo
     """Set every attribute on ``own`` that the call or the journal needs, and return it.
 
     Raises:
-        Exception: the class of ``own`` prevents this, or an attribute has the wrong type.
+        Exception: the class of ``own`` prevents setting an attribute, or an attribute has the wrong type.
     """
     for name, value in vars(default).items():
         given = getattr(own, name, value)

@@ -69,7 +69,7 @@ class KeyView:
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
         sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
-            time is recorded. A suspended process may still send the order after this time; see
+            time is recorded. A suspended process may still send the order after ``sent_until``; see
             `sender_reported`.
         lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
             it.
@@ -113,7 +113,7 @@ class KeyView:
 
     @property
     def order_id(self) -> str | None:
-        """The order's id, or None until one is known."""
+        """The order's id, or None until the id is known."""
         return self.entry.order_id
 
     @property
@@ -128,7 +128,7 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Order ids from unreadable responses. Ask the service about these orders first."""
+        """Order ids from unreadable responses. Ask the service first about the orders with these ids."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
@@ -167,7 +167,8 @@ class KeyView:
         """Whether the sender itself reported that the outcome is unknown.
 
         A sender that has reported an unknown outcome sends nothing more. If the sender did not report, make
-        sure that its process has ended before you refute the order: a suspended process may still send it.
+        sure that its process has ended before you refute the order: a suspended process may still send the
+        order.
         """
         return self.entry.sender_reported
 
@@ -196,7 +197,7 @@ class KeyView:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the record is encrypted with a key that this process does not have."""
+        """Whether the record is encrypted with an encryption key that this process does not have."""
         return self.entry.unread is not None and self.entry.unread.is_sealed
 
     @property

@@ -83,7 +83,7 @@ TAKEN_BACK = "TakenBack"
 
 @frozen(kw_only=True)
 class Basis:
-    """The basis of a decision: who decides, why, and which version of the key they saw.
+    """The basis of a decision: the person, the reason, and the version of the key that the person saw.
 
     Args:
         by: the person who decides.
@@ -137,7 +137,7 @@ class Operators:
     async def prepare(self) -> None:
         """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
 
-        Every method that makes a decision calls this method first.
+        Every method that makes a decision calls `prepare` first.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -193,7 +193,7 @@ class Operators:
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys that follow this key in the journal's own order.
+            after: return only keys that follow the given key in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -303,14 +303,14 @@ class Operators:
         Args:
             limit: the maximum number of lines.
             after: the ``after`` that the previous call returned; empty for the first call.
-            by: return only this person's lines.
-            since: return only lines from this aware time or later.
-            until: return only lines from before this aware time.
+            by: return only the given person's lines.
+            since: return only lines from the given aware time or later.
+            until: return only lines from before the given aware time.
 
         Returns:
             The lines, and the ``after`` to pass to the next call, which is empty if there are no more lines.
             Each line is a tuple of the key, the history line, and the line of the proposal that was pending
-            before it, or None.
+            when the history line was added, or None.
 
         Raises:
             ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
@@ -334,7 +334,7 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
 
-        If the key's order is already recorded with this id, return the record without writing anything.
+        If the key's order is already recorded with the given id, return the record without writing anything.
 
         Args:
             key: a key in doubt.
@@ -352,7 +352,7 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with this order id, the order belongs to
+            ValueError: the key is neither in doubt nor recorded with the given order id, the order belongs to
                 another key, or an argument is invalid. `ApprovalRequired` and `KeyChanged` are subclasses of
                 ValueError.
             JournalFailed: the journal could not be read or written.
@@ -366,7 +366,7 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt does not exist, and can no longer appear.
 
-        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
+        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs the
         undos, which release the hold if a hook placed it. A hold that was passed as ``held=`` must be
         released by the bank. If the order does appear later, the payment may be made twice, or without a
         hold.
@@ -401,7 +401,7 @@ class Operators:
         correction is published too.
 
         Args:
-            key: a created key whose order is known only by its id.
+            key: a key in the created state whose order is known only by its id.
             order_id: the correct id. If the correct id is unknown, pass None to put the key back in doubt.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
@@ -413,8 +413,8 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is not created, its order comes from the service's response, the id is
-                unchanged or belongs to another key, or an argument is invalid.
+            ValueError: the key is not in the created state, its order comes from the service's response, the
+                id is unchanged or belongs to another key, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(key, Decision.AMEND, order_id=order_id, by=by, reason=reason, seen=seen)
@@ -430,9 +430,9 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Make any decision that one person may make.
+        """Make any decision that one person may make alone.
 
-        `resolve`, `refute` and `amend` are special cases of this method.
+        `resolve`, `refute` and `amend` are special cases of `decide`.
 
         Args:
             key: the key.
@@ -600,12 +600,12 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete the keys that ended before a given time.
+        """Delete the keys whose work ended before a given time.
 
         Keys in doubt, in use or with pending work are kept.
 
-        A deleted key is free, so the next call with it creates another order. A key that ended within the
-        last day, by the journal's clock, is always kept, because its message may be delivered again.
+        A deleted key is free, so the next call with it creates another order. A key whose work ended within
+        the last day, by the journal's clock, is always kept, because its message may be delivered again.
 
         Args:
             before: an aware ``datetime`` that is not in the future.
@@ -743,7 +743,7 @@ class Operators:
         return verdict.entry
 
     async def _expired(self, key: str, attempt: str) -> Entry:
-        """Put a key in doubt if the worker that was sending its order has ended."""
+        """Put a key in doubt if the lease of the worker that was sending its order has expired."""
         verdict = await self._write(key, Expire(attempt=attempt))
         if verdict.denial is None:
             self._publish(OrderInDoubt, key, verdict.entry, error=ABANDONED)
@@ -830,7 +830,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the manually undone hooks. Raise ValueError if the record does not allow the decision."""
+    """Return the hooks that a person undid. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that encryption "
@@ -842,7 +842,7 @@ def _refuse_unreadable(
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
-    """Refuse a decision about a created key, unless it leaves the recorded order id unchanged."""
+    """Refuse a decision about a key in the created state, unless the decision keeps the recorded order id."""
     if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
         return
     if entry.unread is not None and order_id is not None:

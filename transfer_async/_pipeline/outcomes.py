@@ -91,7 +91,7 @@ async def settle(
 ) -> Order:
     """Record that the order exists, and return the order.
 
-    ``is_reported`` is true when this write is a retry: the order id has already been logged and published.
+    ``is_reported`` is true if the write is a retry: the order id has then already been logged and published.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the service's response.
@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    The other process undid the hooks, but a hook may have acted after its undo had run.
+    The process that ended the intent has undone the hooks, but a hook may have acted after its undo had run.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -167,7 +167,7 @@ async def _record_suspicion(
 ) -> None:
     """Record and publish that the key's record contradicts the sender's result.
 
-    A free key is bound again, and its pending undos are cancelled. After a refutation, however, the hold may
+    A free key is put in doubt, and its pending undos are cancelled. After a refutation, however, the hold may
     already have been released.
 
     ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
@@ -229,8 +229,8 @@ async def went_in_doubt(
 ) -> Order:
     """Record the doubt and call ``resolve``. Return the order if ``resolve`` or an operator supplied it.
 
-    Nothing is undone while the order is in doubt. ``is_reported`` is true when this write is a retry: the
-    order id has already been logged and published.
+    Nothing is undone while the order is in doubt. ``is_reported`` is true if the write is a retry: the order
+    id has then already been logged and published.
 
     Raises:
         TransferError: the order is still in doubt or was refuted, or the journal failed.
@@ -293,7 +293,7 @@ async def definite_failure(
     """Free the key and record the pending undos in a single write. The hooks are undone afterwards.
 
     Raises:
-        JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
+        JournalFailed: the failure could not be recorded, so nothing was undone and the key is not free.
         ClientClosed: the client was closed before the order was sent.
     """
     work, cancellation = call.work, call.cancellation
@@ -400,7 +400,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return those of ``undos`` that are pending in ``entry``, with their recorded lease."""
+    """Return the undos in ``undos`` that are pending in ``entry``, with their recorded leases."""
     on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
@@ -484,7 +484,7 @@ async def _undo_one(
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
-    """Return the recorded order of a created key.
+    """Return the recorded order of a key in the created state.
 
     Raises:
         AlreadyCreated: only the order's id is recorded.
@@ -530,7 +530,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` for an entry in doubt that was just read, and return the order that it finds.
+    """Call ``resolve`` for an entry in doubt that was just read, and return the order that ``resolve`` finds.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order id.

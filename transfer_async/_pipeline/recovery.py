@@ -83,7 +83,7 @@ class RecoveryReport:
     """The results of one run of ``recover``. Each field is a count.
 
     Args:
-        taken_over: abandoned claims that were undone.
+        taken_over: abandoned claims that this run ended.
         in_doubt: keys that are still in doubt.
         resolved: orders in doubt that were found to exist.
         refuted: orders in doubt that do not exist and can no longer appear.
@@ -104,7 +104,7 @@ class RecoveryReport:
 class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
-    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
+    One pass runs the pending undos, one key at a time. A second pass calls ``resolve`` for several keys in
     doubt at a time. Both passes read the journal page by page. Only the keys with pending undos or corrupt
     records are kept in memory, so that none of them is processed twice. For a key in doubt that has pending
     undos, ``resolve`` is called after the undos.
@@ -185,7 +185,7 @@ class Recovery:
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, except doubts without pending undos, which the other pass processes.
+        """Process every waiting key, except doubts without pending undos: see `_ask_about_doubts`.
 
         Keys with pending undos come first, so that no undo has to wait until thousands of doubts have been
         read.
@@ -311,7 +311,7 @@ class Recovery:
             rounds.asked_at = rounds.asked_at if first else self._now
 
     def _is_to_ask(self, entry: Entry) -> bool:
-        """Return whether ``entry`` is in doubt and a call to ``resolve`` is due for it in this run."""
+        """Return whether ``entry`` is in doubt, and a call to ``resolve`` is due in this run."""
         context, asked_at = self._context, self._asked_at
         if entry.state is not KeyState.IN_DOUBT or entry.intent is None or not entry.is_readable:
             return False

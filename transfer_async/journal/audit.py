@@ -69,7 +69,7 @@ class AuditStatements:
 
 
 class _Range:
-    """The lines in one range of the history that name a person.
+    """The lines that name a person, in one range of the history.
 
     Args:
         rows: a tuple (id, scope, person, time) for each line, newest first.
@@ -87,7 +87,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids, below ``below``, of the matching lines (see `Journal.audit`), newest first."""
+        """Return the ids less than ``below`` of the matching lines (see `Journal.audit`), newest first."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []
@@ -108,7 +108,7 @@ class Audit:
 
     Args:
         query: runs a statement on the store.
-        statements: the SQL statements for that store.
+        statements: the SQL statements for the store.
     """
 
     def __init__(self, query: Query, statements: AuditStatements) -> None:

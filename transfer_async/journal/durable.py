@@ -1,9 +1,9 @@
 """The base class of durable journals, which writes concurrent transitions in a single commit.
 
-This module queues and decides transitions; a subclass stores them. New transitions wait while a commit is
-being written, and then share the next commit. Under load, commits therefore become larger. A commit waits
-briefly for more transitions before it starts, for example from callers whose previous transition has just
-been committed.
+This module queues transitions and decides on them; a subclass stores them. New transitions wait while a
+commit is being written, and then share the next commit. Under load, commits therefore become larger. A commit
+starts only after a short wait for more transitions, for example from callers whose previous transition has
+just been committed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write the transitions until all are durable; pass those that are to `_settle`.
+        """Load, decide and write the transitions until all are durable; pass each durable one to `_settle`.
 
         The store must be open.
         """
@@ -140,7 +140,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete at most `PRUNE_BATCH` keys that ended before ``before``, and return their number."""
+        """Delete at most `PRUNE_BATCH` keys whose work ended before ``before``, and return their number."""
 
     @property
     @abc.abstractmethod
@@ -226,11 +226,11 @@ class DurableJournal(abc.ABC):
         """Upgrade the journal, with all its scopes, from an older format to this version's format.
 
         First stop every program that uses the journal. After the upgrade, programs of the older version can
-        no longer write to it. An upgrade cannot be undone. The upgrade runs in one transaction: if it is
-        interrupted, nothing has changed, and it can be run again.
+        no longer write to the journal. An upgrade cannot be undone. The upgrade runs in one transaction: if
+        it is interrupted, nothing has changed, and it can be run again.
 
         Args:
-            plan: the result of `planned_upgrade`, for example one that a person has confirmed.
+            plan: the result of `planned_upgrade`, for example after a person has confirmed it.
 
         Returns:
             What was done.
@@ -523,7 +523,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry that replaces the stored entry with the token ``known``, or a new entry if ``known`` is None.
+    """An entry to write: it replaces the stored entry whose token is ``known``; with None, it is new.
 
     The intent and the reply are large, so each of them is written only if it has changed.
     """
@@ -559,7 +559,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry, unless its key has ended: such entries are rarely needed again."""
+        """Cache a committed entry, unless no work is left for it: it is then rarely needed again."""
         if is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -711,7 +711,7 @@ class Transaction:
         return result
 
     def remember(self) -> None:
-        """Cache the entries that this commit wrote. The commit must be durable."""
+        """Cache the entries that this commit wrote. Call `remember` only when the commit is durable."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)

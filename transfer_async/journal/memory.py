@@ -41,16 +41,17 @@ _Place = tuple[str, str]  # scope and key
 class MemoryJournal:
     """A journal in memory that stores at most ``max_keys`` keys.
 
-    A key that is claimed, sending or in doubt, or has a pending undo, is never deleted. A key that the client
-    generated is deleted when it ends, unless the caller may have learned the key from an error and an order
-    may exist. Other ended keys are kept for ``keep``, or until the space is needed for newer keys. Several
-    threads may share one journal, each with its own event loop. A process that is forked after the first
-    write cannot write to its copy, in which the calls of its parent would end differently.
+    A key in the claimed, sending or in-doubt state, or with a pending undo, is never deleted. A key that the
+    client generated is deleted once no work is left for it, unless the caller may have learned the key from
+    an error and an order may exist. Other keys without work left are kept for ``keep``, or until the space is
+    needed for newer keys. Several threads may share one journal, each with its own event loop. A process that
+    is forked after the first write cannot write to its copy of the journal, because the copy would miss the
+    parent's later writes.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
-        keep: how long to keep an ended key, in seconds or as a ``timedelta``.
-        clock: the clock for leases. A client that creates a journal passes its own clock.
+        keep: how long to keep a key without work left, in seconds or as a ``timedelta``.
+        clock: the clock for leases. A client that creates its own journal passes the client's clock.
     """
 
     durable = False
@@ -242,7 +243,7 @@ class MemoryJournal:
         since: float | None = None,
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """See `Journal`. Searches only the last ``max_keys`` lines, across all scopes, that name a person."""
+        """See `Journal`. Searches only the last ``max_keys`` lines that name a person, across all scopes."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         found: list[AuditLine] = []
@@ -266,7 +267,7 @@ class MemoryJournal:
         return found, ""
 
     def _until(self, place: _Place, step: HistoryEvent) -> list[HistoryEvent]:
-        """Return a key's history up to ``step``; empty if the history no longer contains that line."""
+        """Return a key's history up to ``step``; empty if the history no longer contains ``step``."""
         steps = self._steps.get(place, [])
         at = next((number for number, item in enumerate(steps) if item is step), -1)
         return steps[: at + 1]

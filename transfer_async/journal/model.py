@@ -118,7 +118,7 @@ class Ending:
 class OutboxEntry:
     """A pending notification that an order, first published as unknown, was resolved or refuted.
 
-    If ``error`` is `SUSPECTED`, the sender's result contradicts the recorded one: two orders may exist.
+    If ``error`` is `SUSPECTED`, the sender's result contradicts the recorded result: two orders may exist.
     """
 
     intent_id: str
@@ -132,7 +132,7 @@ class OutboxEntry:
 
 @frozen(kw_only=True)
 class PendingUndo:
-    """An undo that still has to run. Until ``lease_until``, only one worker may run it."""
+    """An undo that still has to run. Until ``lease_until``, only one worker may run the undo."""
 
     intent: OrderIntent
     hook: str
@@ -151,7 +151,8 @@ class Unread:
         kept: the whole stored record, unchanged.
         hooks: the hooks to undo if the intent ends in a definite failure.
         earlier_hooks: the hooks of earlier intents that still have to be undone.
-        is_sealed: whether the record is intact, but encrypted with a key that this process does not have.
+        is_sealed: whether the record is intact, but encrypted with an encryption key that this process does
+            not have.
     """
 
     why: str
@@ -205,21 +206,21 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     Args:
         state: see `KeyState`.
-        fingerprint: the digest of the order that the key is bound to, or was last bound to.
+        fingerprint: the digest of the order that the key is, or was last, bound to.
         intent_id: the id of the current intent.
         intent: the intent, kept until the key is free or the service's response with the order is recorded.
             If only the order's id is recorded, the intent is kept, because the id may be withdrawn.
         client_made: whether the client generated the key.
-        epoch: the number of claims of this intent. A take-over increments it.
+        epoch: the number of claims of this intent. A take-over increments the number.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
         claimed_at: when this intent was first claimed.
         lease_until: when the lease of the worker that uses the key expires.
         receipts: the receipts that the hooks returned, by hook name.
         held: the reference of a hold that the bank itself placed.
         attempt: the token of the attempt that may send requests or may have sent them.
-        sent_until: the time after which this attempt sends no more requests. The exception is a process that
-            is stopped (SIGSTOP, a paused machine) between its last check and the write; see
-            `sender_reported`.
+        sent_until: the time after which this attempt sends no more requests. A process that is stopped
+            (SIGSTOP, a paused machine) between its last check and the write may still send a request later;
+            see `sender_reported`.
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if it was received.
         ending: the definite failure in which the last intent ended.
@@ -230,8 +231,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
             attempts only if the sender itself reported the doubt.
-        unread: set if the record is corrupt. The other fields then contain only the readable part, and the
-            key is bound, whatever its ``state``.
+        unread: set if the record is corrupt. If ``unread`` is set, the other fields contain only the readable
+            part, and the key is not free, whatever its ``state``.
         quarantined: corrupt records that were put into quarantine, unchanged.
         version: the number of the key's transitions, excluding look-ups, notes and `AcquireLease`.
         proposal: a person's proposal that is waiting for approval.
@@ -420,7 +421,7 @@ class Watcher:
 
     Args:
         by: the person.
-        at: the time at which the person said so, in seconds on the journal's clock.
+        at: the time of the person's statement, in seconds on the journal's clock.
         version: the version of the entry that the person is looking at, which may no longer be the latest.
     """
 

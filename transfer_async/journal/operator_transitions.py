@@ -272,7 +272,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more. Anyone may do so, not only the watcher."""
+    """Record that nobody is looking at the key any more. The person need not be the watcher."""
 
     name: ClassVar[str] = "unwatch"
 

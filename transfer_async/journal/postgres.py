@@ -376,7 +376,7 @@ class PostgresJournal(DurableJournal):
     def _time(self, database: float) -> float:
         """Convert the database's time to the journal's time.
 
-        The two times are equal, but tests override this method.
+        The journal's time is the database's time, except in tests, which override this method.
         """
         return database
 

@@ -251,7 +251,7 @@ class Conflict(Exception):
 class NotReplicated(Exception):
     """A commit is on the primary only, because its wait for a synchronous standby was cancelled.
 
-    PostgreSQL reports such a commit as successful, with a warning. After a failover it would be lost.
+    PostgreSQL reports the commit as successful, with a warning. After a failover, the commit would be lost.
     """
 
 
@@ -348,7 +348,7 @@ class Session:
         return bool(self._connection.is_closed())
 
     def note(self, _: object, message: Any) -> None:
-        """Note a warning of the server. asyncpg calls this before the statement's caller continues."""
+        """Record a warning from the server. asyncpg calls `note` before the statement's caller continues."""
         # The message's text may be in any language.
         if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
             self._is_unreplicated = True
@@ -398,7 +398,7 @@ class Session:
 
 
 def _name_of(sql: str) -> str:
-    """Return a statement name derived from the text.
+    """Return a statement name derived from the statement's text.
 
     Behind a transaction-pooling proxy, a numbered name might belong to another program's statement.
     """

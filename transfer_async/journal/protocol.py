@@ -46,8 +46,9 @@ class Journal(Protocol):
     written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with these methods. The journal handles all transitions in the same way:
-    in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
+    Your own journal can be any class with the methods of `Journal`. The journal handles all transitions in
+    the same way: in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed
+    entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -60,16 +61,17 @@ class Journal(Protocol):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
-    `decide` was called with this rule. This also applies to the first `Demand`, although there is no row to
-    lock yet.
+    Once a `Demand` for dual control has returned, a transition that one person makes alone may commit only if
+    `decide` was called with the rule. The requirement also applies to the first `Demand`, although there is
+    no row to lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
-    defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may use the row's token to find out the result. If the journal
-    cannot find out the result, `move` raises an error, and the transition may or may not have been made. Use
-    `JournalContract` (in `transfer_async.testing.journal_contract`) to test a journal.
+    defines the time before which a key's work must have ended if `prune` is to delete the key. All workers
+    use the store's clock. If the reply to a commit is lost, the journal may use the row's token to find out
+    the result. If the journal cannot find out the result, `move` raises an error, and the transition may or
+    may not have been made. Use `JournalContract` (in `transfer_async.testing.journal_contract`) to test a
+    journal.
 
     Six more methods are optional:
 
@@ -88,8 +90,8 @@ class Journal(Protocol):
       keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
       only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history. Such a call may return fewer lines than ``limit``, or none, although more exist.
-      Without ``audit``, the operators' page cannot list decisions.
+      part of the history, and then return fewer lines than ``limit``, or none, although more exist. Without
+      ``audit``, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
     """
@@ -130,7 +132,7 @@ class Journal(Protocol):
         Args:
             scope: the scope of the keys.
             limit: the maximum number of keys.
-            after: return only keys that follow this one in the journal's own, fixed order.
+            after: return only keys that follow the given key in the journal's own, fixed order.
         """
         ...
 
@@ -147,7 +149,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Delete the keys that ended before ``before``, within the limits of `forgettable`.
+        """Delete the keys whose work ended before ``before``, within the limits of `forgettable`.
 
         A key that is in doubt or in use, or has a pending undo or notification, is never deleted.
 
@@ -166,10 +168,10 @@ class NotToBeForgotten(ValueError):
 
 
 def forgettable(before: datetime, *, now: float) -> float:
-    """Return the time before which ended keys may be deleted: the earlier of ``before`` and a day ago.
+    """Return the time before which the work of a deleted key must have ended, at least a day before ``now``.
 
     Args:
-        before: the requested time.
+        before: the requested time, which is returned if it is early enough.
         now: the journal's time in seconds since 1970.
 
     Returns:
@@ -218,11 +220,11 @@ class KeyRecord:
             ``"held"``.
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
-        last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
-            free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
-            a call is using the key.
-        readable: false if the stored record is corrupt. The record of such a key contains only the readable
-            part, and the key is bound.
+        last_outcome: `Outcome.CREATED` for a key in the created state, and `Outcome.UNKNOWN` for a key in
+            doubt. For a free key, it is the outcome of the last call, `Outcome.NOT_SENT` or
+            `Outcome.REFUSED`. None while a call is using the key.
+        readable: false if the stored record is corrupt. If ``readable`` is false, the other fields contain
+            only the readable part, and the key is not free.
     """
 
     state: KeyState
@@ -290,7 +292,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def open(self) -> None:
         """Open the journal now, so that errors are raised here and not on first use.
 
-        A journal of your own without ``__aenter__`` does not need to be opened.
+        Your own journal need not be opened if it has no ``__aenter__``.
         """
         enter = getattr(self.store, "__aenter__", None)
         if enter is not None:
@@ -304,8 +306,8 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Args:
             key: the key.
             move: the transition.
-            certain: the call's outcome so far, which is set on the error if the journal fails now.
-            order: the order to set on that error, so that the caller does not lose it.
+            certain: the call's outcome so far, which is set on the `JournalFailed` if the journal fails now.
+            order: the order to set on the `JournalFailed`, so that the caller does not lose the order.
 
         Raises:
             JournalFailed: the store raised an error, or the key's record is missing or corrupt.
@@ -338,7 +340,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """Return one page of `Journal.work`, including the keys whose lease is valid.
 
-        A custom journal cannot list these keys.
+        A custom journal cannot list keys whose lease is valid.
         """
         listed = getattr(self.store, "_unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
@@ -390,7 +392,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
         """Return one page of the keys that have ever been resolved; see `Journal`.
 
-        If the journal cannot list these keys, the pages contain all keys that have an order.
+        If the journal cannot list its resolved keys, the pages contain all keys that have an order.
         """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:

@@ -94,14 +94,14 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent. The personal data is stored in encrypted form instead of the order."""
+    """The personal data of an intent, which a journal with a seal stores only in encrypted form."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
 
 
 class _Reply(FrozenStruct, frozen=True):
-    """The part of the service's reply that names the order."""
+    """The part of the service's reply that contains the order's id."""
 
     id: str | None = None
 
@@ -165,7 +165,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 class Misplaced(ValueError):
     """A stored record belongs to another key.
 
-    Running the record's undos would release the other key's hold.
+    Running the undos of a misplaced record would release another key's hold.
     """
 
 
@@ -182,7 +182,7 @@ def row_of(
 
     Args:
         entry: the key's entry.
-        token: the token of the transition that writes it.
+        token: the token of the transition that writes the row.
         now: the time in seconds on the journal's clock.
         with_intent: whether the intent is new. If the intent is not new, the row omits it, and the stored
             intent is kept.
@@ -280,10 +280,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` as a dict, which is faster to create.
-
-    Each order needs three of these dicts.
-    """
+    """Return the members of a `_Body` as a dict, which can be created faster than a `_Body`."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -607,7 +604,7 @@ class Upgradable(abc.ABC):
 
     @abc.abstractmethod
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
-        """Return up to `PAGE` entries without replies, sorted by row number, with numbers above ``after``."""
+        """Return up to `PAGE` entries, without replies, whose row numbers are the next above ``after``."""
 
     async def users(self) -> list[str]:
         """Return the store's other users; the list is empty if the store cannot list them."""
@@ -644,7 +641,7 @@ async def planned(store: Upgradable, what: str) -> Upgrade:
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Carry out ``plan``, or the upgrade that is needed if there is no plan. Return the upgrade."""
+    """Carry out ``plan``, by default the upgrade that the journal needs. Return the upgrade."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan
@@ -669,12 +666,12 @@ async def _counted(store: Upgradable, found: int) -> Upgrade:
 
 
 def table_of(version: int) -> str:
-    """Return the name of the table of entries in a journal of this ``version``."""
+    """Return the name of the table of entries in a journal of the given ``version``."""
     return "keys" if version == 1 else f"keys_{version}"
 
 
 def statements_from(version: int, schema: str) -> list[str]:
-    """Return all statements that upgrade a journal of this ``version`` to `VERSION`."""
+    """Return all statements that upgrade a journal of the given ``version`` to `VERSION`."""
     return [item.format(schema=schema) for step in range(version, VERSION) for item in STEPS[step]]
 
 
@@ -692,7 +689,7 @@ def refuse_another_version(what: str, found: int | None) -> None:
     """Reject a journal whose version is not this program's.
 
     Raises:
-        JournalFailed: the journal has another version; the message names it and says what to do.
+        JournalFailed: the journal has another version; the message names that version and says what to do.
     """
     if found == VERSION:
         return

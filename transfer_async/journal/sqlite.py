@@ -1,7 +1,7 @@
 """A journal in a SQLite file, which any number of processes on one machine can share.
 
-A commit is on disk when it returns (write-ahead log, ``synchronous=FULL``). The journal accesses the file
-only in its own thread, so the event loop never waits for the disk.
+A transition is on disk when `move` returns (write-ahead log, ``synchronous=FULL``). The journal accesses the
+file only in its own thread, so the event loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 class _File(OpenFile):
-    """An open journal file of this version."""
+    """An open journal file in this version's format."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         super().__init__(path, timeout=timeout, make=make)
@@ -386,7 +386,7 @@ class _File(OpenFile):
     # --- reading --------------------------------------------------------------------------------
 
     def query(self, sql: str, *values: object) -> list[Any]:
-        """Return all rows, even if a damaged text is no longer valid UTF-8.
+        """Return all rows, even if one contains damaged text that is not valid UTF-8.
 
         SQLite's own error would hide the other rows, and would reveal the whole text with its personal data.
         """

@@ -1,4 +1,4 @@
-"""The journal's file: creates it, opens it, and checks that it is still in place.
+"""Creates and opens the journal's file, and checks that the file is still in place.
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
@@ -143,7 +143,7 @@ class Files:
 
     Args:
         path: the path as the caller passed it.
-        real: the same path without symbolic links. SQLite stores the log and the index beside this path.
+        real: the same path without symbolic links. SQLite stores the log and the index beside the real path.
 
     Raises:
         JournalFailed: this process must not open the file again; see `Files.refuse_if_moved`.
@@ -176,7 +176,7 @@ class Files:
     def remember(self) -> None:
         """Record the identities of the log and the index.
 
-        Call `remember` after SQLite has opened these files.
+        Call `remember` after SQLite has opened the log and the index.
         """
         self._known += [(name, identity(name)) for name in self._beside]
 
@@ -305,7 +305,7 @@ class OpenFile:
     def _enable_wal(self, timeout: float) -> None:
         """Switch to a write-ahead log.
 
-        SQLite does not wait for other processes during this switch, so this method retries.
+        SQLite does not wait for other processes when it switches the log, so this method retries.
         """
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout

@@ -6,7 +6,7 @@
       ^                |                 |----doubt----> in doubt --resolve--> created
       '----- free -----'------ free -----'------------------'  (refute)
 
-**The basic rule.** A key stays bound while its order exists or may exist, or while a worker is using it.
+**The basic rule.** A key is not free while its order exists or may exist, or while a worker is using it.
 Therefore only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`,
 another worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
@@ -22,8 +22,8 @@ the claim's epoch before `MarkSending`, and the attempt's token afterwards.
 **Decisions of people** are transitions, too. A person's decision may require that the key still has the
 version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
 if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
-amended or withdrawn. After a withdrawal the key is in doubt again. The key's intent was kept for this case,
-so its hooks can still be undone.
+amended or withdrawn. After a withdrawal the key is in doubt again. The journal has kept the key's intent, so
+its hooks can still be undone.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
 (`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
@@ -33,8 +33,8 @@ begins the new intent also makes the old intent's undos pending, so that none of
 reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in
 doubt: a claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier
 intent's order may exist. Times in the far future, which come from a wrong clock, are corrected silently. If
-you change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite
-too.
+you change the rules of the state machine, change `TRANSITIONS`, `transitions`, `operator_transitions` and the
+contract suite too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from transfer_async.journal.transitions import (
 
 
 class Transition(FrozenStruct, frozen=True):
-    """One row of the table: a transition's class, its source and target states, and the reason for it."""
+    """One row of the table: a transition's class, its source and target states, and its reason."""
 
     move: type
     source: KeyState
@@ -192,8 +192,9 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
     A clock that was far ahead and was then set back leaves leases that would last for years. Leases that end
-    too far in the future count as expired; the compare-and-set protects a worker that still holds one. A
-    ``sent_until`` too far in the future is replaced by the end of the longest possible lease from now.
+    too far in the future count as expired. If another worker then takes over the key, the compare-and-set
+    rejects the former worker's writes. A ``sent_until`` too far in the future is replaced by the end of the
+    longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

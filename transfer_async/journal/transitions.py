@@ -56,9 +56,9 @@ class Move(HidesStored, frozen=True):
     def is_by_one_person(self) -> bool:
         """Whether a person makes this transition alone.
 
-        Dual control rejects a transition that a person makes alone. The transaction that writes such a
-        transition must also read the scope's entry under `FOUR_EYES`, and must lock that entry until it
-        commits.
+        Dual control rejects a transition that a person makes alone. The transaction that writes a transition
+        by one person must also read the scope's entry under `FOUR_EYES`, and must lock that entry until the
+        commit.
         """
         return False
 
@@ -116,7 +116,7 @@ class Move(HidesStored, frozen=True):
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the entry in doubt, because its intent has ended but an earlier intent's order may exist.
+    """Return the entry, put in doubt: its intent has ended, but an earlier intent's order may exist.
 
     The later intent's hold is kept, because it covers the earlier order if that order exists. If a person
     refutes the earlier order, the hold is released.
@@ -162,7 +162,7 @@ class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
 
 
 class OfAttempt(Move, frozen=True, kw_only=True):
-    """Base class of transitions that apply only to the attempt with this token."""
+    """Base class of transitions that apply only to the attempt with the given token."""
 
     attempt: str
 
@@ -186,7 +186,7 @@ class RenewLease(_OfLiveClaim, frozen=True, kw_only=True):
 
 
 class TakeOver(_OfClaim, frozen=True, kw_only=True):
-    """Take over an abandoned claim in order to undo it."""
+    """Take over an abandoned claim, so that its hooks can be undone."""
 
     name: ClassVar[str] = "takeover"
 
@@ -222,7 +222,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the attempt's token. Later transitions must match this token instead of the epoch."""
+        """Set the attempt's token. Later transitions must match the token instead of the epoch."""
         return replace(
             entry,
             attempt=self.attempt,
@@ -288,7 +288,7 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
-    """Return the created entry.
+    """Return the entry in the created state.
 
     Without a reply, the entry keeps the intent, because the id may be withdrawn later.
     """
@@ -306,7 +306,7 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
     """Return the pending undos of the other intents.
 
-    The order of the given intent may exist, so its hold is kept.
+    The order of the given intent may exist, so the intent's hold is kept.
     """
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
@@ -373,7 +373,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         attempt: the attempt's token.
-        candidate: an order id from a response that could not be read as this order, or None.
+        candidate: an order id from a response that could not be read as the intent's order, or None.
         cause: why the outcome is unknown.
     """
 
@@ -407,7 +407,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
 
 class Expire(OfAttempt, frozen=True, kw_only=True):
-    """Put a key in doubt because the lease of the worker that was sending has expired."""
+    """Put a key in doubt because the lease of the worker that was sending its order has expired."""
 
     name: ClassVar[str] = "expire"
 
@@ -501,8 +501,9 @@ class Refute(OfPerson, frozen=True, kw_only=True):
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. A program
-            must pass this value, because it can only tell that the order does not exist yet. A person's
-            refutation leaves it at None, because a person can find out what happened to the sender.
+            must pass this value, because a program can only find that the order does not exist yet. A
+            person's refutation leaves the value None, because a person can find out what happened to the
+            sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -555,7 +556,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add the undos of a worker that was paused while another worker or a person ended its intent."""
+    """Add the undos of a paused worker whose intent another worker or a person has ended."""
 
     name: ClassVar[str] = "owe"
 
@@ -614,9 +615,9 @@ class Suspect(Move, frozen=True, kw_only=True):
     """Record a suspected duplicate, because a sender's order may exist although the doubt has ended.
 
     A sender may be stopped while its order is resolved or refuted, and may send its request when it
-    continues. After this transition, only a person can free the key. A free key is put in doubt. If a later
-    intent uses the key, `Entry.is_suspected` becomes true, and that intent cannot start to send. If that
-    intent ends without an order, the key is put in doubt.
+    continues. After a `Suspect`, only a person can free the key. A free key is put in doubt. If a later
+    intent uses the key, `Entry.is_suspected` becomes true, and the later intent's order cannot be sent. If
+    the later intent ends without an order, the key is put in doubt.
 
     Args:
         order_id: the id of the order that the sender received, or an order id from a response; None if
@@ -625,7 +626,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         intent: the sender's intent.
         fingerprint: the digest of the order of that intent.
         attempt: the sender's attempt token.
-        hooks: the hooks to undo, in this order, if the order is refuted again.
+        hooks: the hooks to undo if the order is refuted again, listed in the sequence of their undos.
         receipts: the receipts that the sender's hooks returned.
         cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
         by: the name under which the history records the report.
@@ -655,7 +656,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Cancel the pending undos of the sender's intent.
 
-        The sender's order may exist, so its hold is kept.
+        The sender's order may exist, so the sender's hold is kept.
         """
         pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
         kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))
@@ -701,8 +702,8 @@ class Quarantine(Move, frozen=True, kw_only=True):
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether the quarantine precedes a proposal, which another person must approve, and not a
-            decision.
+        proposing: whether the quarantine precedes a proposal, which another person must approve, rather than
+            a decision.
         order_may_exist: whether to put the key in doubt even if the record says that it is free. The order
             may exist, so the key must not be used to pay again before a person has decided.
     """

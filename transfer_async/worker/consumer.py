@@ -83,7 +83,7 @@ class Delivery(Protocol):
 
     @property
     def deliveries(self) -> int:
-        """The number of times that the message was delivered, including this time."""
+        """The number of deliveries of the message, including this one."""
 
     async def ack(self) -> None:
         """Acknowledge the message, and return after the broker's confirmation."""
@@ -231,8 +231,8 @@ class Worker:
 class _Heartbeats:
     """Sends heartbeats for one message until they are stopped.
 
-    Most messages are processed before their first heartbeat is due. Therefore a timer waits for it, and the
-    task that sends heartbeats starts only then.
+    Most messages are processed before their first heartbeat is due. Therefore a timer waits until the first
+    heartbeat is due, and only then starts the task that sends heartbeats.
     """
 
     def __init__(self, delivery: Delivery, *, every: float, clock: Clock) -> None:
@@ -252,7 +252,7 @@ class _Heartbeats:
         self._task = asyncio.create_task(heartbeats.run())
 
     async def stop(self) -> None:
-        """Stop, and return only when no heartbeat is being sent."""
+        """Stop the heartbeats, and return only when none is being sent."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -320,11 +320,11 @@ class Health:
         self._ended = why
 
     def not_live(self) -> list[str]:
-        """Return why the worker has ended, or an empty list while it runs."""
+        """Return a list with the reason why the worker has ended; the list is empty while the worker runs."""
         return [] if self._ended is None else [self._ended]
 
     async def not_ready(self) -> list[str]:
-        """Run the checks. Return why the worker cannot take a message now, or an empty list if it can."""
+        """Run the checks. Return the reasons why the worker cannot take a message now, if any."""
         found = await asyncio.gather(*(self._run(name, check) for name, check in self.checks.items()))
         reported = [f"{what}: {why}" for what, why in self._reported.items()]
         return self.not_live() + reported + [failure for failure in found if failure is not None]

@@ -9,7 +9,7 @@ A message may be delivered several times, but it leads to at most one order. A c
     match handled.disposition.action: ...
 
 If the published outcome is ``unknown``, the final outcome must be published later, after the doubt has ended.
-`Handler.untold` yields these pending notifications.
+`Handler.untold` yields the pending notifications.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: how many deliveries of a command may end without sending the order, if the order
-            itself may be the cause. The next such delivery dead-letters the command.
+        max_deliveries: how many deliveries of a command may end with the order not sent, if the order itself
+            may be the cause. If one more delivery ends in the same way, the command is dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
@@ -233,7 +233,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    Such a failure must not be published as the outcome of the command.
+    A failure caused by another worker must not be published as the outcome of the command.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (
