@@ -78,6 +78,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
+@pytest.mark.timeout(3600)  # This takes only CPU time, and a busy machine has little of it.
 @pytest.mark.trial(short=6, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant(size: int):
     found = explored(size)
