@@ -289,7 +289,7 @@ class BeneficiaryVerification:
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """Await the bank's ``function``, and return its result or error; a `TimeoutError` after ``seconds``."""
+    """Return the result or error of the bank's ``function``, or a `TimeoutError` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)

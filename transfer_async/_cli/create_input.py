@@ -5,7 +5,7 @@ layouts.
 
 An order file is read twice, because no order may be sent before the last line is checked, and memory use must
 not grow with the size of the file. Storing the checked orders on disk would take longer than reading the file
-again (60 instead of 51 microseconds per line), and would create a second copy of customers' data.
+again (60 microseconds per line, compared with 51), and would create a second copy of customers' data.
 `UnchangedFile` compares the content of both passes, because a file can change without changing its size or
 modification time.
 """
@@ -355,7 +355,8 @@ class Checking:
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
         now: the current time. An order whose time limit has passed is reported as a fault. If None, time
-            limits are not checked, because a key that already has an order still returns it.
+            limits are not checked, because a call with a key that already has an order still returns the
+            order.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:

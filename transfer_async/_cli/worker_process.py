@@ -197,7 +197,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry, or None if ``plan`` does not request it, and the worker arguments that it needs.
+    """Return the telemetry and the worker arguments that it needs; without telemetry, None and no arguments.
 
     Raises:
         ValueError: OpenTelemetry is not installed.

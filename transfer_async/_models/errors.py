@@ -16,7 +16,7 @@
     │   ├── RateLimited                  REFUSED    429
     │   └── Refuted                      REFUSED    a doubt ended: no order exists, and none can appear
     ├── OutcomeUnknown                   UNKNOWN    the request may have been processed
-    │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as this order
+    │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as the order
     ├── AlreadyCreated                   CREATED    the order exists; the client knows only its id
     ├── KeyConflict                      NOT_SENT   the key is bound to a different order
     ├── KeyBusy                          NOT_SENT   another task or worker is using the key
@@ -441,7 +441,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The order for the key already exists, but only its id is available here."""
+    """The order for the key already exists, but only the order's id is available."""
 
     default_outcome = Outcome.CREATED
 
@@ -487,7 +487,7 @@ class WrongEventLoop(ClientClosed):
 
 
 class ServiceFailed(TransferError):
-    """A read got no usable response after all retries: a 5xx, an unreadable response, or no response.
+    """A read request received no usable response after all retries: a 5xx, an unreadable response or none.
 
     Args:
         status: the HTTP status, if a response arrived.
@@ -532,7 +532,7 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether nothing was sent for a reason that may be temporary: a hook or the connection failed.
+    """Return whether nothing was sent because a hook or the connection failed, perhaps only temporarily.
 
     After several failures of this kind, a worker dead-letters the message. A bank's own subclass of an error
     counts as its base class.
@@ -702,7 +702,7 @@ def _links(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether this package defines the class of ``error`` itself, not only a base class of it."""
+    """Return whether the class of ``error`` is defined in this package; a base class is not enough."""
     return _package(type(error)) == "transfer_async"
 
 
@@ -765,7 +765,7 @@ _made = _replacement
 
 
 def _instance(kind: type[BaseException]) -> BaseException:
-    """Create an empty error of ``kind``, or of its nearest base class that allows this."""
+    """Create an empty error of ``kind`` or, if that fails, of its nearest base class that can be created."""
     for base in _mro(kind):
         try:
             own = _class_of(base, _name(kind))
@@ -779,7 +779,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class with this name for replacement errors.
+    """Create a class called ``name`` for replacement errors.
 
     The selected attributes take precedence over properties of ``base``.
     """
@@ -869,7 +869,7 @@ class Cause:
         kind: see `CauseKind`.
         status: the HTTP status of the last response, if one arrived.
         error: the class name of the underlying error, if there was one.
-        candidate: the order id in a response that cannot be read as this order, if there is one.
+        candidate: the order id in a response that cannot be read as the order, if there is one.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
     """
 

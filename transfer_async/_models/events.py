@@ -89,7 +89,7 @@ class AttemptStarted(Event):
 
 @frozen(kw_only=True)
 class AttemptFailed(Event):
-    """An HTTP attempt did not create the order."""
+    """An HTTP attempt failed. ``outcome`` is what this attempt alone proves about the order."""
 
     outcome: Outcome
     error: str
@@ -122,7 +122,7 @@ class OrderUnrecorded(Event):
     """The journal could not record the service's response. Record the order's id yourself.
 
     The outcome ``CREATED`` means that the order exists. ``UNKNOWN`` means that the response contains the id,
-    but cannot be read as this order.
+    but cannot be read as the order that was sent.
     """
 
     outcome: Outcome
@@ -131,7 +131,7 @@ class OrderUnrecorded(Event):
 
 @frozen(kw_only=True)
 class OrderRefused(Event):
-    """The service refused the order, and the journal recorded that."""
+    """The service refused the order, and the journal recorded the refusal."""
 
     error: str
     status: int | None = None
@@ -139,7 +139,7 @@ class OrderRefused(Event):
 
 @frozen(kw_only=True)
 class NotSent(Event):
-    """Nothing was sent, and the journal recorded that."""
+    """The journal recorded that nothing was sent."""
 
     error: str
 
@@ -162,7 +162,7 @@ class Resolved(Event):
 
 @frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """Two orders may exist for one key. An operator must check this immediately.
+    """Two orders may exist for one key. An operator must check the key immediately.
 
     A sender reported, or ``resolve`` returned, a different result after a doubt had already ended.
     ``order_id`` is the id of the order that the sender created or ``resolve`` found, the id in an unreadable

@@ -467,7 +467,8 @@ _RESOLVE = row_of(Decision.RESOLVE, "")
 
 @frozen
 class BulkProposals:
-    """The two steps of proposing several orders: enter an order id for each key, then propose all of them."""
+    """Proposes decisions for several keys in two steps: enter an order id for each key, then submit all
+    ids."""
 
     _shared: Shared
 

@@ -157,7 +157,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """If the decision made by the form ``name`` requires a review, return the decision, and otherwise None.
+    """Return the decision made by the form ``name`` if it requires a review, and None otherwise.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
     dual control, a proposal can be withdrawn, so the approval is reviewed instead.

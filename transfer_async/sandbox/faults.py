@@ -124,7 +124,7 @@ class StallAfterProcessing(Fault):
 
 @frozen
 class Status(Fault):
-    """Create no order. Respond with this status.
+    """Create no order. Respond with the given status.
 
     `body` is sent as UTF-8; a surrogate escape (`"\\udcff"`) is sent as one byte.
     """
@@ -150,7 +150,7 @@ class Status(Fault):
 
 @frozen
 class StatusAfterProcessing(Status):
-    """Create the order, then respond with this status, such as 408, 500 or 503."""
+    """Create the order, then respond with the given status, for example 408, 500 or 503."""
 
     name: ClassVar[str] = "status-after-processing"
 
@@ -560,7 +560,7 @@ class Faults:
         return self._mix.shares
 
     def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
-        """Replace the mix. Apply each of these faults to its share of all further requests.
+        """Replace the mix. Apply each given fault to its share of all further requests.
 
         For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
         one fault. With the same seed, the nth request after this call always gets the same fault, so

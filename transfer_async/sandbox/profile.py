@@ -1,6 +1,6 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. Of each body, a profile contains only the names of a few
+A profile contains no personal data and no token. For each body, a profile contains only the names of a few
 common fields. You can commit a profile with your code.
 """
 
@@ -360,7 +360,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service leaves unchecked if it creates the probe's order with this name."""
+    """Return the fields that a service leaves unchecked if it creates the probe's order called ``name``."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 

@@ -1,4 +1,4 @@
-"""The JSON of the service: requests, which it parses exactly and checks, and the objects in its responses.
+"""The JSON of the sandbox: exact parsing and checks of requests, and the objects in responses.
 
 The specification does not say which fields are required, or which checks the service makes. The sandbox
 requires every field of a request, ignores unknown fields, and reports all problems at once.
@@ -98,7 +98,7 @@ class _Invalid(ValueError):
 
 @frozen
 class Kind:
-    """The type of a field, consisting of a check that returns the value or raises, and of a JSON schema."""
+    """The type of a field: a check that returns the value or raises an error, and a JSON schema."""
 
     check: Callable[[object], Any]
     schema: JsonObject

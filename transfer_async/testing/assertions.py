@@ -59,7 +59,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
-    """Assert that the sandbox has exactly one order with these fields. All other fields may have any value.
+    """Assert that the sandbox has exactly one order with ``fields``. All other fields may have any value.
 
     Pass the fields that identify a payment at your bank. Omit the fields that a new quote changes::
 
@@ -274,7 +274,7 @@ def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **chan
     Args:
         order: the order to create; `make_new_order()` by default.
         key: the caller's key.
-        changes: further fields of `OrderIntent`.
+        changes: additional fields of `OrderIntent`.
     """
     fields: dict[str, Any] = {"id": fresh_id(), "key": key, "order": order or make_new_order(), **changes}
     return OrderIntent(**fields)

@@ -74,7 +74,7 @@ class FakeClient(TransferClient):
             token that the sandbox accepts. A callable must return ``TOKEN``.
         accounts: the registered users; by default those of a `Sandbox`.
         seed: determines the ids of orders and the random faults.
-        settings: further arguments of `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
+        settings: additional arguments passed to `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
 
     Attributes:
         sandbox: the service, with its orders and faults.
@@ -393,7 +393,7 @@ class _Transport(Transport):
 
 
 class _Wire:
-    """A connection that is always open, for the checks of a guarded body."""
+    """A connection that is always open, as `GuardedBody` requires."""
 
     def is_closing(self) -> bool:
         return False

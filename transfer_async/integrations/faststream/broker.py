@@ -38,7 +38,7 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
     Args:
         address: the broker's address; for a NATS cluster, addresses separated by commas.
         settings: see `WorkerSettings`.
-        options: further arguments of FastStream's broker.
+        options: additional arguments passed to FastStream's broker.
 
     Raises:
         ValueError: the scheme is unknown, the address is not valid, or the extra is not installed.

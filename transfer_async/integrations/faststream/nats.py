@@ -263,8 +263,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
     in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
     suspected duplicate gets no header either, because it may equal the outcome that was published when the
-    doubt began. The header of a refutation contains its time too, because an order that is suspected after a
-    refutation may be refuted again.
+    doubt began. The header of a refutation also contains the time of the refutation, because an order that is
+    suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,

@@ -168,7 +168,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process messages one after another, requesting each only when the previous one is finished."""
+        """Process messages one by one. Request a message only when the previous one is finished."""
         pauses = _Pauses()
         while self._is_running():
             try:

@@ -249,7 +249,7 @@ def _noted(
     read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
     oldest: Oldest | None,
 ) -> list[tuple[str, Entry]]:
-    """Record the oldest start times that occur in ``found`` for this task's run, and return ``found``."""
+    """Record the oldest start times in ``found`` for the current task, and return ``found``."""
     oldest = read_by[_this_task()] = oldest or Oldest()
     for _, entry in found:
         oldest.note(entry)

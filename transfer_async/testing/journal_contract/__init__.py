@@ -156,7 +156,7 @@ class JournalContract:
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
         """Compare all results, entries, histories and lists, because a lost field could change a decision.
 
-        All scenarios are played, and then all failures are raised together, each with a note that names its
+        All scenarios are run, and then all failures are raised together, each with a note that names its
         scenario.
         """
         failures: list[Exception] = []
