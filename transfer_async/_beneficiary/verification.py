@@ -80,7 +80,7 @@ class UserLookup:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Use ``client`` for all further requests. `TransferClient` calls this method when it is created.
+        """Use ``client`` for all further requests. `TransferClient` calls `bind` when the client is created.
 
         Raises:
             ValueError: the look-up is already bound to another client.
@@ -93,7 +93,7 @@ class UserLookup:
         return None if self._client is None else self._client()
 
     async def __call__(self, username: str) -> User | None:
-        """Return the user with this username, or None if the service responds with 404.
+        """Return the user with the given username, or None if the service responds with 404.
 
         Raises:
             RuntimeError: the look-up has not been bound to a client.
@@ -160,7 +160,7 @@ class BeneficiaryVerification:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
         accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only a return
             value of ``True`` accepts the close match. The function may show the account's name to the
-            customer and ask for confirmation. A close match is refused if this argument is None, or if the
+            customer and ask for confirmation. A close match is refused if ``accept_close`` is None, or if the
             function raises an error or takes longer than ``timeout``.
         accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
             name, after all other checks have succeeded. ``accept_mismatch`` follows the same rules as

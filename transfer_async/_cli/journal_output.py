@@ -321,7 +321,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
     """Return the given scope, or the normalised base URL if there is none.
 
     Raises:
-        ValueError: neither is given, or the URL is invalid.
+        ValueError: neither a scope nor a base URL is given, or the URL is invalid.
     """
     if scope:
         return scope

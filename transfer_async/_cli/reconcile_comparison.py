@@ -132,7 +132,7 @@ Finding = Match | Ambiguous | NotFound | Unknown | Lacking | WrongOrder
 
 
 class Comparison(TemporaryDatabase):
-    """The orders, the keys and the findings. Use it as a context manager.
+    """The orders, the keys and the findings. `Comparison` is a context manager.
 
     First add the orders in the export, then the keys for which an order may have been sent, and then the
     known orders. In any other sequence, the comparison misses a key that is settled between two steps.
@@ -427,7 +427,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return how many seconds ``posted_at`` is before the order was sent, or after it was recorded.
+    """Return how many seconds ``posted_at`` is before the order was sent, or after the order was recorded.
 
     Return None if the order's id did not come from the service.
     """

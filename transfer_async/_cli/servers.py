@@ -46,7 +46,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
     ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
-        ValueError: an option is invalid. The message quotes it.
+        ValueError: an option is invalid. The message quotes the option.
     """
     shares: dict[Fault, float] = {}
     for text in texts:

@@ -169,7 +169,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
     """Refuse options that --try would ignore. Options from environment variables are ignored silently.
 
     Raises:
-        ValueError: such options were given; the message names them.
+        ValueError: options were given that --try would ignore; the message names them.
     """
     allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [

@@ -586,7 +586,7 @@ def _external_order(
 
 
 def _nothing_left(_order: responses.Order) -> None:
-    """Do nothing. `_read_rest` replaces ``_late`` with this function once all fields have been read."""
+    """Do nothing. `_read_rest` replaces ``_late`` with `_nothing_left` once all fields have been read."""
 
 
 (_BANK,) = (item for item in fields_of(responses.Order) if item.part is responses.ExternalOrder)

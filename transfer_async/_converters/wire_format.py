@@ -141,7 +141,7 @@ def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
     """Convert a part of an `as_written` result by the rules of `decode`.
 
     Raises:
-        ValueError: `decode` would reject this part.
+        ValueError: `decode` would reject the part.
     """
     if type(written) is Number:
         return _whole(written) if written.lstrip("-").isdigit() else exactly(written)

@@ -163,7 +163,7 @@ class Attempt:
     Args:
         number: the position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
-        outcome: what this attempt alone proves about the order.
+        outcome: what the attempt alone proves about the order.
         status: the HTTP status, if a response arrived.
         error: the class name of the underlying error, if there was one.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
@@ -191,16 +191,15 @@ class TransferError(Exception):
 
     Args:
         message: the text of the error, which is safe to log.
-        outcome: what is certain about the order after this call. Each error class has its own default
-            outcome.
+        outcome: what is certain about the order after the call. Each error class has its own default outcome.
         order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
             is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
         receipts: the receipts that the hooks returned, by hook name. The argument ``held`` is included as
             ``"held"``.
-        attempt_id: the journal's id for this attempt to send the order; None if the call did not begin to
-            send it. The id was sent to the service if the client has a ``request_id_header``.
+        attempt_id: the journal's id for the call's attempt to send the order; None if the call did not begin
+            to send the order. The id was sent to the service if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -249,7 +248,7 @@ class InvalidOrder(TransferError, ValueError):
 class PreflightFailed(TransferError):
     """A hook refused the order, or failed; nothing was sent.
 
-    A hook that raises this error itself guarantees that it changed nothing, so the hook is not undone.
+    A hook that raises `PreflightFailed` itself guarantees that it changed nothing, so the hook is not undone.
 
     Args:
         refused: true if the hook refused the order, false if it failed (the cause is chained).
@@ -267,7 +266,7 @@ class PreflightFailed(TransferError):
 class HoldFailed(PreflightFailed):
     """The bank's ``place`` function refused the hold or failed.
 
-    The function may raise this error only if it is certain that no hold exists.
+    The function may raise `HoldFailed` only if it is certain that no hold exists.
     """
 
 
@@ -321,7 +320,7 @@ class Expired(TransferError):
     """``send_before``, or the call's ``deadline``, passed before the request could be sent.
 
     Args:
-        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of this call.
+        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of the call.
     """
 
     def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
@@ -330,7 +329,7 @@ class Expired(TransferError):
 
 
 class Refused(TransferError):
-    """The service refused the request. This call created no order.
+    """The service refused the request. The call created no order.
 
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
@@ -404,7 +403,7 @@ class OutcomeUnknown(TransferError):
         status: the HTTP status, if a response arrived.
         raw: the bytes of the response, if one arrived; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        kind: why the outcome is unknown, if this call sent the request.
+        kind: why the outcome is unknown, if the call sent the request.
     """
 
     default_outcome = Outcome.UNKNOWN
@@ -483,7 +482,7 @@ class ClientClosed(TransferError):
 
 
 class WrongEventLoop(ClientClosed):
-    """The client belongs to another event loop, or to the parent of this forked process."""
+    """The client belongs to another event loop, or to the parent of the current, forked process."""
 
 
 class ServiceFailed(TransferError):
@@ -534,8 +533,8 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Return whether nothing was sent because a hook or the connection failed, perhaps only temporarily.
 
-    After several failures of this kind, a worker dead-letters the message. A bank's own subclass of an error
-    counts as its base class.
+    A worker dead-letters the message after several failures. A bank's own subclass of an error counts as its
+    base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.
@@ -617,7 +616,7 @@ class _Replacement:
 def sanitize_exception(error: BaseException) -> BaseException:
     """Return ``error`` if it contains no secrets, or else a safe error with the same class name.
 
-    The errors in its chain are replaced in the same way.
+    The errors in the chain of ``error`` are replaced in the same way.
     """
     found = _reachable(error)
     made: dict[int, BaseException] = {}

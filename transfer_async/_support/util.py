@@ -68,7 +68,7 @@ def checked_database(dsn: str) -> str:
     """Return ``dsn`` if it is an unambiguous address of a PostgreSQL database.
 
     If a password contains an unencoded ``/`` or ``@``, a driver mistakes the rest of the password for a host
-    or a port. The driver would then show this part in errors, and send it to a name server.
+    or a port. The driver would then show the rest of the password in errors, and send it to a name server.
 
     Raises:
         ValueError: ``dsn`` is not an unambiguous PostgreSQL address; the message does not quote ``dsn``.

@@ -1,4 +1,4 @@
-"""The desk's operators, their roles, and the forms that a key's page offers them."""
+"""The desk's operators, their roles, and the forms that a key's page offers to each operator."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]
     decides, and what its effects are. Therefore, a form has no effects that its page did not show. The token
     does not depend on the earliest time of a decision, so a page does not become outdated merely because time
     passes. The token cannot be guessed, because the ids of intents and attempts are random. The token does
-    not depend on a secret of this process, so any process behind the same address can check it.
+    not depend on a secret of the process, so any process behind the same address can check it.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)

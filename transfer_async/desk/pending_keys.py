@@ -534,19 +534,19 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return this choice, updated with ``changes``, as query parameters, omitting default values."""
+        """Return the choice, updated with ``changes``, as query parameters, omitting default values."""
         wanted = attrs.asdict(attrs.evolve(self, **changes), recurse=False)
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
-        """Return the URL of this choice, updated with ``changes``, relative to the list."""
+        """Return the URL of the choice, updated with ``changes``, relative to the list."""
         query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
     def csv_address(self) -> str:
-        """The URL of the CSV file with all rows of this choice, relative to the list."""
+        """The URL of the CSV file with all rows of the choice, relative to the list."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
@@ -694,8 +694,8 @@ def next_after(
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     """Return the rows that match ``text``, ignoring case, oldest first.
 
-    If ``text`` is an id, return the rows with this id. If no row has such an id, return the rows whose key
-    contains ``text``, or whose exact amount is ``text``, with or without the currency.
+    If any row has the id ``text``, return the rows with the id. Otherwise, return the rows whose key contains
+    ``text``, or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts

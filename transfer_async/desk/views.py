@@ -513,7 +513,7 @@ def review_page(
     """Return the review page of a decision that cannot be undone.
 
     The review page shows the effects and asks for confirmation. The page sends the form ``name`` again, with
-    the ``fields`` of the first step. If these fields already contain ``typed``, the page says that the
+    the ``fields`` of the first step. If ``fields`` already contains ``typed``, the page says that the
     confirmation was wrong.
     """
     form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
@@ -776,7 +776,7 @@ def isolated(text: str) -> Markup:
 def shown(value: object) -> object:
     """Return the text that a template outputs for ``value``.
 
-    The templates call this function for every value.
+    The templates call `shown` for every value.
     """
     if isinstance(value, Markup):
         return value

@@ -540,8 +540,8 @@ class Faults:
                 which requests get the fault.
             path: the path to which the fault applies, order creation by default. `"*"` means every path that
                 does not control the sandbox.
-            username: apply the fault only to requests of this poster.
-            amount: apply the fault only to requests with this `poster_amount`, compared as a number.
+            username: apply the fault only to requests whose poster has the given username.
+            amount: apply the fault only to requests with the given `poster_amount`, compared as a number.
 
         Raises:
             ValueError: an argument is out of range; or `username` or `amount` is given for a fault that acts
@@ -563,7 +563,7 @@ class Faults:
         """Replace the mix. Apply each given fault to its share of all further requests.
 
         For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
-        one fault. With the same seed, the nth request after this call always gets the same fault, so
+        one fault. With the same seed, the nth request after the call of `mix` always gets the same fault, so
         sequential requests are reproducible. For concurrent requests, the result depends on the order of
         arrival.
 

@@ -193,7 +193,7 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a profile of this version.
+        ValueError: the file is not a profile, or has another version of the file format.
     """
     document = Path(path).read_bytes()
     try:
@@ -300,7 +300,7 @@ class Special:
     Args:
         why: what is wrong with the order, in a few words.
         made: a function that builds the body from the document of a valid order.
-        fits: a function that returns whether a JSON object contains this error.
+        fits: a function that returns whether a JSON object contains the same error.
     """
 
     why: str

@@ -54,7 +54,7 @@ class Sandbox:
         host: the address to listen on. If the address is not loopback, other machines can reach the sandbox.
         port: the port to listen on; 0 picks a free one.
         ssl: the TLS context of an https sandbox; by default the sandbox uses http.
-        sleep: an async function that waits, `asyncio.sleep` by default. This function must yield to the event
+        sleep: an async function that waits, `asyncio.sleep` by default. The function must yield to the event
             loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: seconds until an idle connection is closed.

@@ -533,7 +533,7 @@ class Order:
     def to_json(self) -> bytes:
         """Return the order object as JSON.
 
-        This method is faster than serialising the result of `to_object`.
+        `to_json` is faster than serialising the result of `to_object`.
         """
         return write(_render(self, _cached_user_object))
 

@@ -69,7 +69,7 @@ class FakeClient(TransferClient):
     and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
-        base_url: the service's name in the journal. The client never connects to this URL.
+        base_url: the service's name in the journal. The client never connects to the URL.
         token: the API token, or a callable that returns it, as for `TransferClient`. A string is also the
             token that the sandbox accepts. A callable must return ``TOKEN``.
         accounts: the registered users; by default those of a `Sandbox`.
@@ -572,7 +572,7 @@ def _with_name(wanted: str | Fault) -> tuple[str, Fault]:
 class AnyClient(Protocol):
     """The type of every client. `TransferClient` documents the methods.
 
-    Annotate your own code with this type, so that it also accepts a `FakeClient` or a stub::
+    Annotate your own code with `AnyClient`, so that it also accepts a `FakeClient` or a stub::
 
         if TYPE_CHECKING:
             from transfer_async.testing import AnyClient

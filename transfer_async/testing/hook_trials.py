@@ -438,7 +438,7 @@ async def verify_hooks(
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the number of seconds to wait once, after all trials, for holds that are placed late.
-        patience: the timeout of each call of a hook in seconds.
+        patience: the timeout, in seconds, of each call of a hook.
 
     Returns:
         The report, whose method ``check()`` raises an `AssertionError` if a rule is broken.
@@ -463,7 +463,7 @@ class _Run:
     Attributes:
         broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
-        ended: the trials that broke no rule. At the end, the intents of these trials must have no hold.
+        ended: the trials that broke no rule. At the end, the intents of the trials must have no hold.
         is_stopped: whether further trials would be meaningless.
     """
 

@@ -129,7 +129,7 @@ class WorkerSettings:
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
-            worker sends three heartbeats in this time.
+            worker sends three heartbeats in every ``ack_wait``.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
         sweep_every: the time between two sweeps of the journal. The first sweep starts after a random

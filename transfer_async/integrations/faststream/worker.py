@@ -12,7 +12,7 @@ The worker does not use FastStream's own subscription loops, for three reasons. 
 advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
 permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
 when the group is deleted, and never restart. The worker calls the subscribers' ``get_one`` instead, which has
-none of these problems. On NATS, the slots share their requests; see
+none of the three problems. On NATS, the slots share their requests; see
 `transfer_async.integrations.faststream.nats`.
 """
 

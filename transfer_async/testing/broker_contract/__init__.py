@@ -68,7 +68,7 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. While the server is unreachable, it must not lose data. Without this fixture, the tests of
+    connections. While the server is unreachable, it must not lose data. Without ``broker_away``, the tests of
     lost connections are skipped::
 
             @pytest.fixture
