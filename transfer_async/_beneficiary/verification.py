@@ -146,8 +146,8 @@ class BeneficiaryVerification:
     The error's ``reason`` shows which case of the table applies. ``result.code`` is the corresponding code in
     Verification of Payee.
 
-    An account can be paid in a currency if it lists the currency with at least one payment type. The payment
-    type represents the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
+    An account can be paid in a currency if it lists the currency with at least one payment type. A payment
+    type stands for the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
     look-up returns no currencies or no payment types, the hook skips the currency check; the service checks
     the currency anyway.
 
@@ -157,11 +157,11 @@ class BeneficiaryVerification:
     or why the beneficiary was not verified.
 
     Args:
-        lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
-        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only a return
-            value of ``True`` accepts the close match. The function may show the account's name to the
-            customer and ask for confirmation. A close match is refused if ``accept_close`` is None, or if the
-            function raises an error or takes longer than ``timeout``.
+        lookup: ``async (username) -> User | None``: a `UserLookup`, or the bank's own function.
+        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. The close
+            match is accepted only if the function returns ``True``. The function may show the account's name
+            to the customer and ask for confirmation. A close match is refused if ``accept_close`` is None, or
+            if the function raises an error or takes longer than ``timeout``.
         accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
             name, after all other checks have succeeded. ``accept_mismatch`` follows the same rules as
             ``accept_close``. ``accept_mismatch`` is not called if a name mixes scripts, or contains

@@ -301,7 +301,9 @@ class UnchangedFile:
         self._digests: bytearray | None = None
 
     def reading(self) -> io.BufferedReader:
-        """Return a reader that starts at the beginning. The first pass must end before the next one begins.
+        """Return a reader that starts at the beginning of the file.
+
+        The first pass must end before the next one begins.
 
         Raises:
             Changed: raised by the reader, before it returns any byte that differs from the first pass.
@@ -354,9 +356,9 @@ class Checking:
 
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
-        now: the current time. An order whose time limit has passed is reported as a fault. If None, time
-            limits are not checked, because a call with a key that already has an order still returns the
-            order.
+        now: the current time. An order whose time limit has passed is reported as a fault. If ``now`` is
+            None, time limits are not checked, because a call with a key that already has an order still
+            returns the order.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:

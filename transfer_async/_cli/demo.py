@@ -235,7 +235,7 @@ class BackOffice:
     at_work: bool = field(default=False, init=False)  # if false, no order is found
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
-        """Return the order for ``intent``, or None while it is unknown; the client's ``resolve``."""
+        """Return the order for ``intent``, or None while the order is unknown."""
         if not self.at_work:
             self._tell("bank", intent.key, "the back office has not looked yet: unknown")
             return None

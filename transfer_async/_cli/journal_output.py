@@ -337,7 +337,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     """Return the journal at ``address``.
 
-    A file must exist, because a mistyped path would otherwise show an empty journal.
+    A journal's file must exist, because a mistyped path would otherwise open an empty journal.
 
     Raises:
         ValueError: the address is invalid, or the file does not exist.

@@ -541,7 +541,7 @@ class Relay:
             await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Forward the next request to the service, as the planned order."""
+        """Forward the next request to the service, with the body of the planned order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:

@@ -304,7 +304,7 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
     """Return an order's users, amounts and currencies as one string, for comparison.
 
-    The case of ASCII letters and trailing zeros in amounts are ignored.
+    The comparison ignores trailing zeros in amounts, and the case of ASCII letters.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums

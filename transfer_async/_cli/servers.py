@@ -206,7 +206,7 @@ class Entrance:
     def who(self, request: web.Request) -> Operator | None:
         """Return the operator if the request contains the session cookie, and None otherwise.
 
-        Automatic reloads of a page do not prolong the session, because nobody may be watching.
+        Automatic reloads of a page do not prolong the session, because the page may be unattended.
 
         Raises:
             HTTPUnauthorized: the session was idle for too long and has ended.

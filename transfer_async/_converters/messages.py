@@ -356,8 +356,8 @@ class EndOfDoubt(OrderOutcome):
     If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: when the order was resolved, refuted or amended, according to the journal's clock. None in
-            records written by earlier versions.
+        ended_at: when the order was resolved, refuted or amended, according to the journal's clock.
+            ``ended_at`` is None in records written by earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

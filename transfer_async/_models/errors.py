@@ -161,7 +161,7 @@ class Attempt:
     """One HTTP attempt of a call, as recorded on the call's error.
 
     Args:
-        number: the position in the call; the first attempt is 1.
+        number: the attempt's position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
         outcome: what the attempt alone proves about the order.
         status: the HTTP status, if a response arrived.
@@ -235,7 +235,7 @@ class InvalidOrder(TransferError, ValueError):
     """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every problem found, as pairs of a field and a reason. A reason never shows the value.
+        problems: every problem found, each as a pair of a field and a reason. A reason never shows the value.
     """
 
     default_order_may_exist = False

@@ -349,7 +349,7 @@ class NewOrder(Wire):
         matcher_country: the receiving country, two upper-case letters.
         matcher_amount: the amount that the beneficiary receives, more than zero.
         exchange_rate: the price of one unit of the matcher's currency in the poster's currency.
-        external_order: the bank's own data.
+        external_order: the bank's own data about the order.
 
     Raises:
         InvalidOrder: a field is invalid; ``.problems`` lists all of them.

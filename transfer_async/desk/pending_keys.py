@@ -163,15 +163,15 @@ class PendingKeysSnapshot:
         self.totals = Totals(self.rows)
 
     def row_of(self, key: str, since: float) -> KeyRow | None:
-        """Return a key's row if work on the key began at ``since``."""
+        """Return the row of ``key``, or None if work on the key did not begin at ``since``."""
         begin, end = (find(self.rows, since, key=_SINCE) for find in (bisect_left, bisect_right))
         return next((row for row in self.rows[begin:end] if row.key == key), None)
 
     def changed(self, key: str, row: KeyRow | None, *, since: float = 0.0) -> PendingKeysSnapshot:
         """Return a copy in which ``row`` replaces the row of ``key``; None removes the row.
 
-        Cached lists are not filtered or sorted again. The row is found faster if work on the key began at
-        ``since``.
+        Cached lists are not filtered or sorted again. ``since`` is the time when work on the key began, and
+        only speeds up the search for the row.
         """
         old = self.row_of(key, since) or next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
@@ -214,7 +214,7 @@ class PendingKeysCache:
         return len(self._snapshot.rows) + self._snapshot.beyond if self._snapshot.is_complete else None
 
     async def shown(self) -> PendingKeysSnapshot:
-        """Return the list to show.
+        """Return the list that a page shows.
 
         If the list is old and the journal is small, read the journal again first. For a large journal, an old
         list is still shown while the journal is being read again. Once the old list is older than

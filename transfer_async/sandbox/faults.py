@@ -410,7 +410,7 @@ class Waiting:
         """Wait until the condition is true.
 
         Raises:
-            RuntimeError: the sandbox closed first.
+            RuntimeError: the sandbox was closed before the condition was true.
         """
         if condition():
             return

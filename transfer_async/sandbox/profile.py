@@ -149,7 +149,7 @@ class ServiceProfile:
     """The recorded behaviour of a service.
 
     Args:
-        version: the version of the file format; 1.
+        version: the version of the file format, which is 1.
         levels: the levels of the probe that were completed.
         answers: the responses, by the name of the request.
         request_ids: the headers that seem to contain a request id, judging by their names and changing

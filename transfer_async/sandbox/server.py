@@ -152,8 +152,8 @@ class Sandbox:
         """Wait until the sandbox has read `count` create-order requests in total.
 
         Raises:
-            RuntimeError: the sandbox closed first. `finished`, `stalled`, `created` and `matched` raise the
-                same error.
+            RuntimeError: the sandbox was closed before it had read the requests. `finished`, `stalled`,
+                `created` and `matched` raise the same error.
         """
         await self._waiting.until(lambda: self._received >= count)
 

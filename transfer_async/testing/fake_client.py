@@ -101,7 +101,7 @@ class FakeClient(TransferClient):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that this client calls."""
+        """The sandbox that the client calls."""
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
@@ -230,7 +230,7 @@ class _Body(web.StreamResponse):
 
 
 class _SocketlessSandbox(Sandbox):
-    """A sandbox that opens no socket. The service, accounts and faults work without entering the sandbox."""
+    """A sandbox without sockets. The service, accounts and faults can be used without ``async with``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -193,7 +193,8 @@ class Broker(ABC):
         The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
         ``get_one`` returns a message, or None after the timeout. If ``get_one`` returns None earlier, the
         worker treats the connection as closed. The subscriber must not fetch messages in advance: it may
-        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
+        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, it must not lose a
+        message.
         """
 
     @abstractmethod

@@ -104,7 +104,7 @@ class JetStreamBroker(Broker):
         return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Count consecutive connection failures, and raise if no server accepts the first connection.
+        """Count connection failures in a row. Raise an error if no server accepts the first connection.
 
         If no error were raised, the driver would retry forever without logging. Once a connection has been
         established, `_note_failed` never raises an error, so that the driver reconnects forever.
@@ -478,7 +478,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Add ``seconds``, the processing time of one message, to the mean."""
+        """Update the mean with ``seconds``, the processing time of one message."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:

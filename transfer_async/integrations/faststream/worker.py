@@ -1,6 +1,6 @@
 """Workers that take their commands from a message broker, through FastStream.
 
-This module contains the code for all brokers: consumer slots that each process one message at a time, the
+The module contains the code for all brokers: consumer slots that each process one message at a time, the
 periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` contains the
 code for a particular broker::
 

@@ -58,7 +58,8 @@ class Telemetry:
     A process needs one `Telemetry` for each service.
 
     Args:
-        base_url: the client's base URL. If omitted, spans and metrics do not contain the server's address.
+        base_url: the client's base URL. If ``base_url`` is omitted, spans and metrics do not contain the
+            server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
         trace_requests: whether to add the trace context to the client's requests as headers

@@ -230,7 +230,10 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return the bodies that are neither redelivered nor dead-lettered. Close all consumers first."""
+        """Return the bodies that are neither redelivered nor dead-lettered.
+
+        Close all consumers before you call `lost`.
+        """
         left = set(bodies).difference(await self.redelivered(await self.consumer()))
         with contextlib.suppress(AssertionError):  # There are no more dead letters.
             while left:
