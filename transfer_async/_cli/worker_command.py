@@ -85,8 +85,8 @@ def worker(
     --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
     workers.
 
-    After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, it
-    stops immediately, and the broker delivers these commands again.
+    After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, the
+    worker stops immediately, and the broker delivers the unfinished commands again.
 
     Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection permanently; 2
     wrong usage.

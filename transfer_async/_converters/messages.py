@@ -266,7 +266,7 @@ class OrderOutcome:
         fields: the names of request fields that a refusal lists.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order, which also contains the next five fields.
+        poster_amount: the exact value from the service's order; the next five fields are exact values, too.
     """
 
     key: str
