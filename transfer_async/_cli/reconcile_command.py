@@ -108,9 +108,9 @@ def reconcile(
 
     If exactly one order matches a key in doubt, the command prints how to resolve the key with that order.
     The command also reports keys in doubt with several matching orders, orders that belong to no key (such as
-    duplicates), keys in the created state whose order is not in the export, and keys that were resolved with
-    a wrong order. The command never resolves or refutes a key itself. The command never concludes that an
-    order does not exist, because an order that is missing from the export may appear later.
+    duplicates), keys whose recorded order is not in the export, and keys that were resolved with a wrong
+    order. The command never resolves or refutes a key itself. The command never concludes that an order does
+    not exist, because an order that is missing from the export may appear later.
 
     Exit codes: 0 the export and the journal agree; 1 the journal or the export cannot be read or compared; 2
     wrong usage; 3 something needs attention; 4 the journal contains only keys of other scopes.
