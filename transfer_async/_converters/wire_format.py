@@ -98,8 +98,8 @@ class Fields(list[tuple[str, Any]]):
     """
 
     def duplicate(self, *among: str) -> str | None:
-        """Return the first name that occurs twice, or None. If ``among`` is given, consider only its
-        names."""
+        """Return the first name that occurs twice, or None. If ``among`` is given, consider only the names in
+        ``among``."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
