@@ -1,12 +1,12 @@
-"""Compare two names. The results are those of Verification of Payee, such as match or close match.
+"""Compare two names. The result is one of those defined by Verification of Payee, such as a close match.
 
 The result is a *match* if both names are the same. The comparison ignores case, accents, punctuation, spacing
-and titles. It also ignores middle names that one of the names lacks, swapped first and last names, and
-differences between the usual transliterations of a letter. The result is a *close match* if the difference is
-small: a typo, an initial instead of a name, a missing second surname or a missing particle. The bank's
-customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The first
-name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two scores
-determines the result.
+and titles. It also ignores middle names that only one of the names contains, swapped first and last names,
+and differences between the usual transliterations of a letter. The result is a *close match* if the
+difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
+bank's customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The
+first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
+scores determines the result.
 
 The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
 words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its
@@ -422,7 +422,7 @@ class _Comparison:
         )
 
     def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether ``other`` is the single name, written as both the first and the last name."""
+        """Return whether ``other`` repeats the single word of ``one``, as in "Cher Cher" and "Cher"."""
         twice = other.first and other.last and not other.middle
         return bool(one.is_single and twice) and all(
             self.aligned(one.words, half) for half in (other.first, other.last)
@@ -431,7 +431,7 @@ class _Comparison:
     # --- close ---
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the score of two readings: the mean score of their halves, reduced for small differences."""
+        """Return the score of two readings: the mean score of their halves, reduced for small deviations."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -533,7 +533,7 @@ def _accents_contradict(a: Word, b: Word) -> bool:
 
 
 def _surname_score(a: Word, b: Word) -> float:
-    """Return the similarity of two words of a surname, from 0 (different) to 1 (the same)."""
+    """Return the similarity of two words from surnames, from 0 (different) to 1 (the same)."""
     if _same(a, b):
         return 1.0
     if not _may_contain_typing_error(a, b):
@@ -544,7 +544,7 @@ def _surname_score(a: Word, b: Word) -> float:
 
 
 def _first_name_score(a: Word, b: Word) -> float:
-    """Return the similarity of two words of a first name, which may be initials or short forms."""
+    """Return the similarity of two words from first names. Each word may be an initial or a short form."""
     stands_for = _may_contain_typing_error(a, b) and (_stands_for(a, b) or _stands_for(b, a))
     return max(_surname_score(a, b), INITIAL_SCORE if stands_for else 0.0)
 

@@ -80,7 +80,7 @@ class UserLookup:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Use ``client`` for all further requests. `TransferClient` calls this method when it is created.
+        """Use ``client`` for all further requests. `TransferClient` calls `bind` when the client is created.
 
         Raises:
             ValueError: the look-up is already bound to another client.
@@ -93,7 +93,7 @@ class UserLookup:
         return None if self._client is None else self._client()
 
     async def __call__(self, username: str) -> User | None:
-        """Return the user with this username, or None if the service responds with 404.
+        """Return the user with the given username, or None if the service responds with 404.
 
         Raises:
             RuntimeError: the look-up has not been bound to a client.
@@ -146,8 +146,8 @@ class BeneficiaryVerification:
     The error's ``reason`` shows which case of the table applies. ``result.code`` is the corresponding code in
     Verification of Payee.
 
-    An account can be paid in a currency if it lists the currency with at least one payment type. The payment
-    type represents the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
+    An account can be paid in a currency if it lists the currency with at least one payment type. A payment
+    type stands for the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
     look-up returns no currencies or no payment types, the hook skips the currency check; the service checks
     the currency anyway.
 
@@ -157,11 +157,11 @@ class BeneficiaryVerification:
     or why the beneficiary was not verified.
 
     Args:
-        lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
-        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only a return
-            value of ``True`` accepts the close match. The function may show the account's name to the
-            customer and ask for confirmation. A close match is refused if this argument is None, or if the
-            function raises an error or takes longer than ``timeout``.
+        lookup: ``async (username) -> User | None``: a `UserLookup`, or the bank's own function.
+        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. The close
+            match is accepted only if the function returns ``True``. The function may show the account's name
+            to the customer and ask for confirmation. A close match is refused if ``accept_close`` is None, or
+            if the function raises an error or takes longer than ``timeout``.
         accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
             name, after all other checks have succeeded. ``accept_mismatch`` follows the same rules as
             ``accept_close``. ``accept_mismatch`` is not called if a name mixes scripts, or contains
@@ -289,7 +289,7 @@ class BeneficiaryVerification:
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """Await the bank's ``function``, and return its result or error; a `TimeoutError` after ``seconds``."""
+    """Return the result or error of the bank's ``function``, or a `TimeoutError` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)

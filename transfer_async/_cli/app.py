@@ -87,8 +87,8 @@ def desk(
     """Serve the operators' page on this machine until Ctrl-C.
 
     The page lists the pending keys of a journal and, depending on your roles, lets you act on them. The page
-    never sends requests to the service. The command prints a one-time address: only the browser that opens it
-    first has access, and only on this machine.
+    never sends requests to the service. The command prints a one-time address: only the first browser on this
+    machine that opens the address has access.
 
     ROLE is change (resolve or refute orders in doubt), approve (approve another operator's proposals) or
     parties (see who pays whom). --link may contain the fields {key}, {order_id}, {request_id}, {intent_id}
@@ -211,9 +211,9 @@ def sandbox(
     """Serve the sandbox until Ctrl-C.
 
     The sandbox is a small implementation of the transfer order service, for development. The command prints
-    the sandbox's address, its token and two environment variables to export. While the sandbox runs, it
-    writes one line per request to stderr. After SIGINT (Ctrl-C) or SIGTERM, the sandbox shuts down cleanly
-    with exit code 0.
+    the sandbox's address, its token and two environment variables to export. The running sandbox writes one
+    line per request to stderr. After SIGINT (Ctrl-C) or SIGTERM, the sandbox shuts down cleanly with exit
+    code 0.
 
     Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
 
@@ -317,11 +317,12 @@ def verify_hooks(
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    The hooks place and release several hundred holds, at most six at a time. Connect them to a test ledger
-    with enough funds for six holds. The command calls each hook twice, concurrently and from a new worker,
-    cancels it at each await, and interrupts it with timeouts and lost connections. The command undoes each
-    hook without a receipt, twice, and when there is nothing to undo. After each step, the command compares
-    held(intent_id) and, if the factory returns it, balance() with the expected values.
+    The hooks place and release several hundred holds, at most six at a time. Connect the hooks to a test
+    ledger with enough funds for six holds. The command calls each hook twice, concurrently and from a new
+    worker, cancels the hook at each await, and interrupts it with timeouts and lost connections. The command
+    also undoes each hook without a receipt, twice in a row, and when there is nothing to undo. After each
+    step, the command compares held(intent_id) and, if the factory returns it, balance() with the expected
+    values.
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
 

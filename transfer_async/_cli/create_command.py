@@ -515,8 +515,8 @@ class BulkRun:
         """Create the orders.
 
         Raises:
-            Changed: the file has changed. No orders are in flight any more.
-            OSError: the outcomes cannot be written. No orders are in flight any more.
+            Changed: the file has changed; no orders are in flight.
+            OSError: the outcomes cannot be written; no orders are in flight.
         """
         cutting = asyncio.ensure_future(self._cut_off_when_asked())
         try:

@@ -5,7 +5,7 @@ layouts.
 
 An order file is read twice, because no order may be sent before the last line is checked, and memory use must
 not grow with the size of the file. Storing the checked orders on disk would take longer than reading the file
-again (60 instead of 51 microseconds per line), and would create a second copy of customers' data.
+again (60 microseconds per line, compared with 51), and would create a second copy of customers' data.
 `UnchangedFile` compares the content of both passes, because a file can change without changing its size or
 modification time.
 """
@@ -301,7 +301,9 @@ class UnchangedFile:
         self._digests: bytearray | None = None
 
     def reading(self) -> io.BufferedReader:
-        """Return a reader that starts at the beginning. The first pass must end before the next one begins.
+        """Return a reader that starts at the beginning of the file.
+
+        The first pass must end before the next one begins.
 
         Raises:
             Changed: raised by the reader, before it returns any byte that differs from the first pass.
@@ -354,8 +356,9 @@ class Checking:
 
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
-        now: the current time. An order whose time limit has passed is reported as a fault. If None, time
-            limits are not checked, because a key that already has an order still returns it.
+        now: the current time. An order whose time limit has passed is reported as a fault. If ``now`` is
+            None, time limits are not checked, because a call with a key that already has an order still
+            returns the order.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:
@@ -449,7 +452,7 @@ _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOU
 
 
 class Keys(TemporaryDatabase):
-    """The keys found so far in a file, in a temporary database. Use it as a context manager."""
+    """The keys found so far in a file, in a temporary database. `Keys` is a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_TABLE)

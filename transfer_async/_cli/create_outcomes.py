@@ -172,7 +172,7 @@ class OutcomeFile:
                 os.close(directory)
 
     def close(self) -> None:
-        """Close the file. May be called more than once."""
+        """Close the file. It is safe to call `close` more than once."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -205,7 +205,7 @@ def _open_locked(path: Path, option: str) -> int:
     """Open an empty file, and lock it until the file is closed.
 
     Raises:
-        ValueError: another run has locked it.
+        ValueError: another run has locked the file.
     """
     while True:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), MODE)
@@ -381,7 +381,7 @@ def outcome_of(result: Order | Exception) -> Outcome:
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code of a run in which all other orders were created."""
+    """Return the exit code of a run in which ``result`` is the only order that may not have been created."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:

@@ -235,7 +235,7 @@ class BackOffice:
     at_work: bool = field(default=False, init=False)  # if false, no order is found
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
-        """Return the order for ``intent``, or None while it is unknown. Used as the client's ``resolve``."""
+        """Return the order for ``intent``, or None while the order is unknown."""
         if not self.at_work:
             self._tell("bank", intent.key, "the back office has not looked yet: unknown")
             return None
@@ -307,7 +307,7 @@ PAYMENTS = (
 
 
 async def _beneficiaries(scene: Scene) -> None:
-    """Send the three payments to a separate sandbox."""
+    """Send the `PAYMENTS` to a separate sandbox."""
     lines = scene.lines
     ledger, customer = Ledger(lines.tell), _Customer(lines)
     async with Sandbox(seed=1) as sandbox:
@@ -336,7 +336,7 @@ async def _beneficiaries(scene: Scene) -> None:
 
 
 class _Customer:
-    """A customer who confirms every close match, and records the keys of these payments in ``asked``."""
+    """A customer who confirms every close match. ``asked`` contains the keys of the confirmed payments."""
 
     def __init__(self, lines: Narration) -> None:
         self._lines = lines
@@ -384,14 +384,14 @@ COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released"
 
 
 async def within_limit(intent: OrderIntent) -> None:
-    """A hook that runs before the hold, and refuses orders over the bank's limit."""
+    """A hook that runs before the hold hook, and refuses orders over the bank's limit."""
     if intent.order.poster_amount > LIMIT:
         raise PreflightFailed("over the limit for one order")
 
 
 @define(slots=False)
 class ManyOrders:
-    """Sends many orders at once, and compares the results."""
+    """Sends many orders at once, and compares the client's results with the sandbox and the ledger."""
 
     _say: Say  # writes a line
     _results: dict[Decimal, OrderResult] = field(factory=dict, init=False)
@@ -490,7 +490,7 @@ class Scene:
         return sum(record.path == CREATE_ORDER_PATH for record in self.sandbox.requests)
 
     def check_newest(self, key: str, order: Order) -> None:
-        """Check that the client's order is the newest in the sandbox, and that no other was added."""
+        """Check that the client's order is the newest in the sandbox, and that no other order was added."""
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]

@@ -1,9 +1,9 @@
 """Make the decisions in a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
 
 Each row contains a decision about one key. The decision is a single transition, bound to the version of the
-key that the person saw. Therefore, no decision is recorded in part, even if a run is stopped or killed. The
-next run reports the rows that are already decided, and refuses rows whose key has changed since the person
-saw it.
+key that the person saw. Therefore, a decision is recorded completely or not at all, even if a run is stopped
+or killed. The next run reports the rows that are already decided, and refuses rows whose key has changed
+since the person saw it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class DecisionCheck(Checking):
 
 
 class DryRunJournal:
-    """A journal for dry runs, which decides transitions in the same way but writes nothing.
+    """A journal for dry runs, which decides transitions like the real journal but writes nothing.
 
     A dry run does not detect that an order id already belongs to a key that is not in the file.
     """

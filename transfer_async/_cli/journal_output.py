@@ -321,7 +321,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
     """Return the given scope, or the normalised base URL if there is none.
 
     Raises:
-        ValueError: neither is given, or the URL is invalid.
+        ValueError: neither a scope nor a base URL is given, or the URL is invalid.
     """
     if scope:
         return scope
@@ -337,7 +337,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     """Return the journal at ``address``.
 
-    A file must exist, because a mistyped path would otherwise show an empty journal.
+    A journal's file must exist, because a mistyped path would otherwise open an empty journal.
 
     Raises:
         ValueError: the address is invalid, or the file does not exist.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the ``transfer-async`` command. Raises `SystemExit` when done, except for ``--version``."""
+    """Run the ``transfer-async`` command. `main` raises `SystemExit` at the end, except for ``--version``."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # takes 20 ms; other commands do not need it
 

@@ -174,7 +174,7 @@ def expanded(
     Args:
         command: the command's function.
         groups: for each parameter name, the group's options, and the function that builds the parameter's
-            value from their values.
+            value from the values of these options.
     """
     wanted = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -292,7 +292,7 @@ _logger = logging.getLogger(__name__)
 
 @frozen(kw_only=True)
 class BankSide:
-    """The result of the bank's factory, an async context manager that calls ``close`` on exit.
+    """The result of the bank's factory. As an async context manager, it calls ``close`` on exit.
 
     Args:
         hooks: the hooks that run before an order is sent.

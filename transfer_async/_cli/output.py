@@ -77,7 +77,7 @@ def in_words(error: Exception) -> str:
 
 
 def in_one_line(error: BaseException, words: str | None = None) -> str:
-    """Return the type and text of ``error``. ``words`` replaces a text that may contain secrets."""
+    """Return the type and text of ``error``. If the text may contain secrets, ``words`` is used instead."""
     text = str(error) if words is None else words
     return f"{type(error).__name__}: {shown(text)}".removesuffix(": ")
 

@@ -295,7 +295,7 @@ class Service:
 
 
 def check_user(response: Response) -> None:
-    """Raise `Stopped` unless the client can read this response to who-am-i."""
+    """Raise `Stopped` unless the client can read the response to who-am-i."""
     check_reached(response)
     if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
         raise Stopped(
@@ -384,7 +384,7 @@ NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return the parts of a response that a profile records, with its duration and the order found in it."""
+    """Return the parts of a response that a profile records, its duration, and the order found in it."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)
@@ -402,7 +402,7 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_OR
 
 
 def request_ids(responses: Iterable[Response]) -> tuple[str, ...]:
-    """Return the names of headers that look like ids and whose value differs in each response."""
+    """Return the headers whose name suggests an id, and whose value is different in every response."""
     values: dict[str, list[str]] = {}
     for response in responses:
         for name, value in response.headers.items():

@@ -2,7 +2,8 @@
 
 The cap applies to the total of all runs that use the same journal, even if probes are killed. Orders that
 would exceed the cap are skipped before anything is sent. The journal preserves the count across runs: each
-order has a fixed key, a key has at most one order, and a key that was ever recorded as sending always counts.
+order has a fixed key, a key has at most one order, and an order always counts once its key has been recorded
+in the sending state.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """The orders of both levels. The amounts of these orders differ, except if an order repeats another."""
+    """The orders of both levels. No two orders have the same amount, unless one order repeats the other."""
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
@@ -339,7 +340,7 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. An amount that the service calculated replaces the amount counted so far."""
+        """Record an answer. If the service calculated an amount, count this amount for the order instead."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
@@ -540,7 +541,7 @@ class Relay:
             await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Forward the next request to the service, as the planned order."""
+        """Forward the next request to the service, with the body of the planned order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:

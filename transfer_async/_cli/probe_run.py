@@ -235,7 +235,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
 
 
 async def _count_requests(service: Service, request: Request, most: int) -> SeenConnection:
-    """Count requests until the service closes the connection, and check if a response announced it."""
+    """Count requests until the service closes the connection, and check if a response announced the close."""
     connection = service.connection()
     try:
         for number in range(1, most + 1):
@@ -331,7 +331,7 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, except those received with an order, and the reason."""
+    """Return the statuses that prove a refusal, without those that came with an order, and the reason."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:

@@ -1,6 +1,6 @@
 """The event loop, signal handling and exit codes of the commands.
 
-Uses uvloop if it is installed, and asyncio's own event loop otherwise.
+The commands use uvloop if it is installed, and asyncio's own event loop otherwise.
 """
 
 from __future__ import annotations

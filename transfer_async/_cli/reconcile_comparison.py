@@ -2,7 +2,7 @@
 
 An order fits a key in doubt if it has the same users, currencies and amounts, and was posted while the key's
 requests could take effect. An order is a match if no other order fits the key, the order belongs to no key,
-and no other key, not even a refuted key, may have sent such an order. Refuted keys are included because a
+and it cannot have been sent for another key, not even for a refuted key. Refuted keys are included because a
 refutation may be a mistake. An order's absence from the export proves nothing, because the order may appear
 later.
 """
@@ -53,7 +53,7 @@ class ExportedOrder:
 
 @frozen
 class Sender:
-    """A key that may have sent an order."""
+    """A key for which an order may have been sent."""
 
     key: str
     content: str | None  # see `order_content`; None if it is unknown, so that any order fits
@@ -77,7 +77,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A key in doubt that several orders fit, or whose order may have been sent for another key."""
+    """A key in doubt with several fitting orders, or with one that may have been sent for another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -108,7 +108,7 @@ class Unknown:
 
 @frozen
 class Lacking:
-    """A key whose order is not in the export, although the export covers the time of its creation."""
+    """A key whose order is missing from the export, although the export covers the order's creation time."""
 
     kind: ClassVar[str] = "lacking"
     key: str
@@ -132,11 +132,10 @@ Finding = Match | Ambiguous | NotFound | Unknown | Lacking | WrongOrder
 
 
 class Comparison(TemporaryDatabase):
-    """The orders, the keys and the findings. Use it as a context manager.
+    """The orders, the keys and the findings. `Comparison` is a context manager.
 
-    Add the orders in the export first, then the keys that may have sent an order, then the keys whose order
-    is known. If they are added in another sequence, the comparison misses a key that is settled between two
-    steps.
+    First add the orders in the export, then the keys for which an order may have been sent, and then the
+    known orders. In any other sequence, the comparison misses a key that is settled between two steps.
 
     Attributes:
         first: the time of the earliest order in the export; infinity if there is none.
@@ -160,7 +159,7 @@ class Comparison(TemporaryDatabase):
         return bool(self._count("orders WHERE id = ? AND content = ? AND posted_at = ?", *values))
 
     def add_senders(self, senders: Iterable[Sender]) -> None:
-        """Add keys that may have sent an order."""
+        """Add keys for which an order may have been sent."""
         self.database.executemany(
             "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)", map(astuple, senders)
         )
@@ -168,7 +167,7 @@ class Comparison(TemporaryDatabase):
     def add_resolved(self, sender: Sender, order_id: str, *, claimed_at: float) -> None:
         """Add a key that a person resolved.
 
-        If its order does not fit, the key may have sent another order.
+        If the order does not fit the key, another order may have been sent for the key.
         """
         self.database.execute("INSERT OR IGNORE INTO resolved VALUES (?)", (sender.key,))
         found = self.database.execute(
@@ -186,7 +185,7 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO wrong VALUES (?, ?, ?, ?, ?)", values)
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
-        """Add known orders: the id, the key, and the time at which each became known."""
+        """Add known orders, each as its id, its key, and the time at which the order became known."""
         for order_id, key, at in created:
             values = (key, at, order_id)
             if self.database.execute("UPDATE orders SET key = ?, known_at = ? WHERE id = ?", values).rowcount:
@@ -230,7 +229,7 @@ class Comparison(TemporaryDatabase):
     def _fitting(
         self, content: str | None, since: float, until: float, *, limit: int
     ) -> list[tuple[str, float]]:
-        """Return orders with this content that belong to no key and were posted in this period."""
+        """Return orders with the given content that belong to no key and were posted in the given period."""
         where = "content = ? AND posted_at BETWEEN ? AND ? AND key IS NULL ORDER BY posted_at, id LIMIT ?"
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
         return self.database.execute(sql, (content, since, until, limit)).fetchall()
@@ -238,7 +237,7 @@ class Comparison(TemporaryDatabase):
     def _other_keys(
         self, key: str, content: str | None, posted_at: float, *, limit: int, kind: str = "true"
     ) -> list[str]:
-        """Return other keys that may have sent an order with this content that was posted at this time.
+        """Return other keys for which an order with the given content and posting time may have been sent.
 
         ``kind`` is an SQL condition that the keys must meet.
         """
@@ -251,7 +250,7 @@ class Comparison(TemporaryDatabase):
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
-        """Return the number of orders, known orders, and findings of each kind."""
+        """Return the numbers of orders, of known orders, and of findings of each kind."""
         return {
             "orders": self._count("orders"),
             "known": self._count("orders WHERE key IS NOT NULL"),
@@ -305,7 +304,7 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
     """Return an order's users, amounts and currencies as one string, for comparison.
 
-    The case of ASCII letters and trailing zeros in amounts are ignored.
+    The comparison ignores trailing zeros in amounts, and the case of ASCII letters.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums
@@ -344,10 +343,10 @@ class PostingTime:
         return Sender(key, content, since, until, is_in_doubt=True)
 
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
-        """Yield one sender for each refuted attempt of a key, because a refutation may be a mistake.
+        """Yield a `Sender` for each refuted attempt of a key, because a refutation may be a mistake.
 
         The order's data is deleted once the undos of the refuted attempt are done. From then on, the content
-        is unknown, and any order posted at that time fits.
+        is unknown, and any order posted at the time of the attempt fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -373,10 +372,10 @@ class PostingTime:
 async def add_journal(
     comparison: Comparison, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
 ) -> bool:
-    """Add every key that may have sent an order, and then every key whose order is known.
+    """Add every key for which an order may have been sent, and then every known order.
 
     Returns:
-        Whether an order that is in both the export and the journal confirms the export's times.
+        Whether the times in the export are confirmed by an order that is also in the journal.
 
     Raises:
         ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
@@ -407,7 +406,7 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Check the times of orders that the service itself returned. Return whether any times were compared."""
+    """Compare the export's times with the journal's. Return whether any times could be compared."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
@@ -428,7 +427,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return how many seconds ``posted_at`` is before the order was sent, or after it was recorded.
+    """Return how many seconds ``posted_at`` is before the order was sent, or after the order was recorded.
 
     Return None if the order's id did not come from the service.
     """
@@ -469,7 +468,7 @@ async def _entries(
 
 
 def _other_senders(key: str, entry: Entry) -> Iterator[Sender]:
-    """Yield a sender for each possible order of a key that was not in doubt."""
+    """Yield a `Sender` for each order that may have been sent for a key that was not in doubt."""
     intents = [undo.intent for undo in entry.pending_undos]
     if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)

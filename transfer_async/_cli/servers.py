@@ -46,7 +46,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
     ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
-        ValueError: an option is invalid. The message quotes it.
+        ValueError: an option is invalid. The message quotes the option.
     """
     shares: dict[Fault, float] = {}
     for text in texts:
@@ -206,7 +206,7 @@ class Entrance:
     def who(self, request: web.Request) -> Operator | None:
         """Return the operator if the request contains the session cookie, and None otherwise.
 
-        Automatic reloads of a page do not prolong the session, because nobody may be watching.
+        Automatic reloads of a page do not prolong the session, because the page may be unattended.
 
         Raises:
             HTTPUnauthorized: the session was idle for too long and has ended.

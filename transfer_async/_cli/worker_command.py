@@ -85,8 +85,8 @@ def worker(
     --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
     workers.
 
-    After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, it
-    stops immediately, and the broker delivers these commands again.
+    After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, the
+    worker stops immediately, and the broker delivers the unfinished commands again.
 
     Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection permanently; 2
     wrong usage.
@@ -169,7 +169,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
     """Refuse options that --try would ignore. Options from environment variables are ignored silently.
 
     Raises:
-        ValueError: such options were given; the message names them.
+        ValueError: options were given that --try would ignore; the message names them.
     """
     allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [

@@ -59,7 +59,7 @@ class WorkerPlan:
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
     """Run a worker until SIGINT or SIGTERM.
 
-    After the first signal, the worker finishes the commands in progress. A second signal stops it
+    After the first signal, the worker finishes the commands in progress. A second signal stops the worker
     immediately. ``log`` is called with each log line, and ``say`` with every other line. An error in
     ``beside`` stops the worker.
 
@@ -197,7 +197,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry, or None if ``plan`` does not request it, and the worker arguments that it needs.
+    """Return the telemetry and the worker arguments that it needs; without telemetry, None and no arguments.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -325,7 +325,7 @@ def nats_program() -> str:
     """Find ``nats-server``, either next to Python or on the PATH, and return its path.
 
     Raises:
-        ValueError: ``nats-server`` is not installed. The message says how to install it.
+        ValueError: ``nats-server`` is not installed. The message says how to install the program.
     """
     found = shutil.which(PROGRAM, path=sysconfig.get_path("scripts")) or shutil.which(PROGRAM)
     if found is None:

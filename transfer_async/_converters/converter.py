@@ -116,7 +116,7 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
     """Return a cattrs hook that reads a model from JSON bytes.
 
-    The hook first encodes a value that is already decoded.
+    If the value is already decoded, the hook encodes it first.
     """
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
@@ -249,7 +249,7 @@ def _write_flag(value: bool | None) -> int | None:
 
 
 def prepare() -> None:
-    """Create the converter in advance, so that a client's first order does not have to wait for it."""
+    """Create the converter in advance, so that a client's first order is not delayed."""
     _converter()
 
 
@@ -586,7 +586,7 @@ def _external_order(
 
 
 def _nothing_left(_order: responses.Order) -> None:
-    """Do nothing. `_read_rest` replaces ``_late`` with this function once all fields have been read."""
+    """Do nothing. `_read_rest` replaces ``_late`` with `_nothing_left` once all fields have been read."""
 
 
 (_BANK,) = (item for item in fields_of(responses.Order) if item.part is responses.ExternalOrder)

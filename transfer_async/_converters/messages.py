@@ -266,7 +266,7 @@ class OrderOutcome:
         fields: the names of request fields that a refusal lists.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order, like the next five fields.
+        poster_amount: the exact value from the service's order; the next five fields are exact values, too.
     """
 
     key: str
@@ -356,8 +356,8 @@ class EndOfDoubt(OrderOutcome):
     If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: when the order was resolved, refuted or amended, according to the journal's clock. None in
-            records written by earlier versions.
+        ended_at: when the order was resolved, refuted or amended, according to the journal's clock.
+            ``ended_at`` is None in records written by earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

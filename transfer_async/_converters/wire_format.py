@@ -98,7 +98,8 @@ class Fields(list[tuple[str, Any]]):
     """
 
     def duplicate(self, *among: str) -> str | None:
-        """Return the first name that occurs twice, or None. With ``among``, consider only these names."""
+        """Return the first name that occurs twice, or None. If ``among`` is given, consider only the names in
+        ``among``."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
@@ -137,10 +138,10 @@ def _no_constant(name: str) -> None:
 
 
 def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
-    """Convert a part of an `as_written` result according to the same rules as `decode`.
+    """Convert a part of an `as_written` result by the rules of `decode`.
 
     Raises:
-        ValueError: `decode` would reject this part.
+        ValueError: `decode` would reject the part.
     """
     if type(written) is Number:
         return _whole(written) if written.lstrip("-").isdigit() else exactly(written)

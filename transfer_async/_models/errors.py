@@ -16,7 +16,7 @@
     │   ├── RateLimited                  REFUSED    429
     │   └── Refuted                      REFUSED    a doubt ended: no order exists, and none can appear
     ├── OutcomeUnknown                   UNKNOWN    the request may have been processed
-    │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as this order
+    │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as the order
     ├── AlreadyCreated                   CREATED    the order exists; the client knows only its id
     ├── KeyConflict                      NOT_SENT   the key is bound to a different order
     ├── KeyBusy                          NOT_SENT   another task or worker is using the key
@@ -161,9 +161,9 @@ class Attempt:
     """One HTTP attempt of a call, as recorded on the call's error.
 
     Args:
-        number: the position in the call; the first attempt is 1.
+        number: the attempt's position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
-        outcome: what this attempt alone proves about the order.
+        outcome: what the attempt alone proves about the order.
         status: the HTTP status, if a response arrived.
         error: the class name of the underlying error, if there was one.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
@@ -191,16 +191,15 @@ class TransferError(Exception):
 
     Args:
         message: the text of the error, which is safe to log.
-        outcome: what is certain about the order after this call. Each error class has its own default
-            outcome.
+        outcome: what is certain about the order after the call. Each error class has its own default outcome.
         order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
             is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
         receipts: the receipts that the hooks returned, by hook name. The argument ``held`` is included as
             ``"held"``.
-        attempt_id: the journal's id for this attempt to send the order; None if the call did not begin to
-            send it. The id was sent to the service if the client has a ``request_id_header``.
+        attempt_id: the journal's id for the call's attempt to send the order; None if the call did not begin
+            to send the order. The id was sent to the service if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -236,7 +235,7 @@ class InvalidOrder(TransferError, ValueError):
     """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every problem found, as pairs of a field and a reason. A reason never shows the value.
+        problems: every problem found, each as a pair of a field and a reason. A reason never shows the value.
     """
 
     default_order_may_exist = False
@@ -249,7 +248,7 @@ class InvalidOrder(TransferError, ValueError):
 class PreflightFailed(TransferError):
     """A hook refused the order, or failed; nothing was sent.
 
-    A hook that raises this error itself guarantees that it changed nothing, so the hook is not undone.
+    A hook that raises `PreflightFailed` itself guarantees that it changed nothing, so the hook is not undone.
 
     Args:
         refused: true if the hook refused the order, false if it failed (the cause is chained).
@@ -267,7 +266,7 @@ class PreflightFailed(TransferError):
 class HoldFailed(PreflightFailed):
     """The bank's ``place`` function refused the hold or failed.
 
-    The function may raise this error only if it is certain that no hold exists.
+    The function may raise `HoldFailed` only if it is certain that no hold exists.
     """
 
 
@@ -321,7 +320,7 @@ class Expired(TransferError):
     """``send_before``, or the call's ``deadline``, passed before the request could be sent.
 
     Args:
-        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of this call.
+        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of the call.
     """
 
     def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
@@ -330,7 +329,7 @@ class Expired(TransferError):
 
 
 class Refused(TransferError):
-    """The service refused the request. This call created no order.
+    """The service refused the request. The call created no order.
 
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
@@ -404,7 +403,7 @@ class OutcomeUnknown(TransferError):
         status: the HTTP status, if a response arrived.
         raw: the bytes of the response, if one arrived; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        kind: why the outcome is unknown, if this call sent the request.
+        kind: why the outcome is unknown, if the call sent the request.
     """
 
     default_outcome = Outcome.UNKNOWN
@@ -441,7 +440,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The order for the key already exists, but only its id is available here."""
+    """The order for the key already exists, but only the order's id is available."""
 
     default_outcome = Outcome.CREATED
 
@@ -483,11 +482,11 @@ class ClientClosed(TransferError):
 
 
 class WrongEventLoop(ClientClosed):
-    """The client belongs to another event loop, or to the parent of this forked process."""
+    """The client belongs to another event loop, or to the parent of the current, forked process."""
 
 
 class ServiceFailed(TransferError):
-    """A read got no usable response after all retries: a 5xx, an unreadable response, or no response.
+    """A read request received no usable response after all retries: a 5xx, an unreadable response or none.
 
     Args:
         status: the HTTP status, if a response arrived.
@@ -532,10 +531,10 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether nothing was sent for a reason that may be temporary: a hook or the connection failed.
+    """Return whether nothing was sent because a hook or the connection failed, perhaps only temporarily.
 
-    After several failures of this kind, a worker dead-letters the message. A bank's own subclass of an error
-    counts as its base class.
+    A worker dead-letters the message after several failures. A bank's own subclass of an error counts as its
+    base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.
@@ -617,7 +616,7 @@ class _Replacement:
 def sanitize_exception(error: BaseException) -> BaseException:
     """Return ``error`` if it contains no secrets, or else a safe error with the same class name.
 
-    The errors in its chain are replaced in the same way.
+    The errors in the chain of ``error`` are replaced in the same way.
     """
     found = _reachable(error)
     made: dict[int, BaseException] = {}
@@ -702,7 +701,7 @@ def _links(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether this package defines the class of ``error`` itself, not only a base class of it."""
+    """Return whether the class of ``error`` is defined in this package; a base class is not enough."""
     return _package(type(error)) == "transfer_async"
 
 
@@ -765,7 +764,7 @@ _made = _replacement
 
 
 def _instance(kind: type[BaseException]) -> BaseException:
-    """Create an empty error of ``kind``, or of its nearest base class that allows this."""
+    """Create an empty error of ``kind`` or, if that fails, of its nearest base class that can be created."""
     for base in _mro(kind):
         try:
             own = _class_of(base, _name(kind))
@@ -779,7 +778,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class with this name for replacement errors.
+    """Create a class called ``name`` for replacement errors.
 
     The selected attributes take precedence over properties of ``base``.
     """
@@ -869,7 +868,7 @@ class Cause:
         kind: see `CauseKind`.
         status: the HTTP status of the last response, if one arrived.
         error: the class name of the underlying error, if there was one.
-        candidate: the order id in a response that cannot be read as this order, if there is one.
+        candidate: the order id in a response that cannot be read as the order, if there is one.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
     """
 

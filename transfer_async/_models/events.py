@@ -1,4 +1,4 @@
-"""Typed events about a call. Logs, metrics, traces and progress displays are all based on these events.
+"""Typed events about a call. Logs, metrics, traces and progress displays are all based on the events.
 
 An observer is any callable that takes an event. An observer runs in the client's own task, so it must return
 immediately. If an observer raises an error, the error is logged and does not affect the call. Events contain
@@ -28,10 +28,10 @@ class Event:
     Args:
         key: the key.
         intent_id: the intent's id, or an empty string if the intent has no id yet.
-        attempt: the number of HTTP attempts that this call has begun so far.
+        attempt: the number of HTTP attempts that the call has begun so far.
         seconds: the seconds since the call began.
-        attempt_id: the journal's id for this attempt to send the order, shared by all HTTP attempts of the
-            call; None before the call begins to send. See the client's ``request_id_header``.
+        attempt_id: the journal's id for the call's attempt to send the order, shared by all HTTP attempts of
+            the call; None before the call begins to send. See the client's ``request_id_header``.
     """
 
     key: str
@@ -89,7 +89,7 @@ class AttemptStarted(Event):
 
 @frozen(kw_only=True)
 class AttemptFailed(Event):
-    """An HTTP attempt did not create the order."""
+    """An HTTP attempt failed. ``outcome`` is what the attempt alone proves about the order."""
 
     outcome: Outcome
     error: str
@@ -122,7 +122,7 @@ class OrderUnrecorded(Event):
     """The journal could not record the service's response. Record the order's id yourself.
 
     The outcome ``CREATED`` means that the order exists. ``UNKNOWN`` means that the response contains the id,
-    but cannot be read as this order.
+    but cannot be read as the order that was sent.
     """
 
     outcome: Outcome
@@ -131,7 +131,7 @@ class OrderUnrecorded(Event):
 
 @frozen(kw_only=True)
 class OrderRefused(Event):
-    """The service refused the order, and the journal recorded that."""
+    """The service refused the order, and the journal recorded the refusal."""
 
     error: str
     status: int | None = None
@@ -139,7 +139,7 @@ class OrderRefused(Event):
 
 @frozen(kw_only=True)
 class NotSent(Event):
-    """Nothing was sent, and the journal recorded that."""
+    """The journal recorded that nothing was sent."""
 
     error: str
 
@@ -162,7 +162,7 @@ class Resolved(Event):
 
 @frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """Two orders may exist for one key. An operator must check this immediately.
+    """Two orders may exist for one key. An operator must check the key immediately.
 
     A sender reported, or ``resolve`` returned, a different result after a doubt had already ended.
     ``order_id`` is the id of the order that the sender created or ``resolve`` found, the id in an unreadable
@@ -239,7 +239,7 @@ _IDS = ("key", "intent_id", "attempt", "attempt_id")
 
 
 def log_events(event: Event) -> None:
-    """Log one line for ``event`` to the logger ``transfer_async``. Pass this function as an observer.
+    """Log one line for ``event`` to the logger ``transfer_async``. Pass `log_events` as an observer.
 
     The log record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. ``extra`` also
     contains every other field of the event, with the prefix ``transfer_``, and the name of the event's class

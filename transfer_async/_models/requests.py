@@ -74,10 +74,10 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def ascii_lower(text: str) -> str:
-    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this spelling.
+    """Return ``text`` with only its ASCII letters in lower case.
 
-    Unicode's case folding would merge different people: ``straße`` with ``strasse``, or the Kelvin sign
-    with ``k``.
+    Usernames are converted by `ascii_lower` before they are compared. Unicode's case folding would merge
+    different people: ``straße`` with ``strasse``, or the Kelvin sign with ``k``.
     """
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
@@ -349,7 +349,7 @@ class NewOrder(Wire):
         matcher_country: the receiving country, two upper-case letters.
         matcher_amount: the amount that the beneficiary receives, more than zero.
         exchange_rate: the price of one unit of the matcher's currency in the poster's currency.
-        external_order: the bank's own data.
+        external_order: the bank's own data about the order.
 
     Raises:
         InvalidOrder: a field is invalid; ``.problems`` lists all of them.

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class Codec:
-    """The functions that read and write models. `transfer_async._converters` registers these functions."""
+    """The functions that read and write models. `transfer_async._converters` registers the functions."""
 
     from_json: Callable[[type[Any], bytes | str], Any]
     to_json: Callable[[Any], bytes]
@@ -210,7 +210,7 @@ class ExternalOrder(Wire):
 class OrderState(enum.Enum):
     """The state of an order, derived from its flags.
 
-    The specification does not define transitions between these states.
+    The specification does not define transitions between the states.
     """
 
     CANCELLED = "cancelled"

@@ -141,7 +141,7 @@ def seconds_left(clock: Clock, deadline: float) -> float | None:
 
 
 def within(limit: float, clock: Clock, deadline: float) -> float:
-    """Return ``limit``, or the seconds until ``deadline`` if those are fewer."""
+    """Return ``limit`` or the number of seconds until ``deadline``, whichever is smaller."""
     return limit if deadline == NEVER else min(limit, max(0.0, deadline - clock.now()))
 
 

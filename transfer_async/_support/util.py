@@ -46,7 +46,7 @@ class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
 
 
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
-    """Base class of immutable objects, such as a client's parts or a row of a table.
+    """Base class of immutable objects, such as the objects that make up a client, or a row of a table.
 
     `FrozenStruct` is not an attrs class, because each attrs class adds 0.2 ms to the import time.
     """
@@ -68,7 +68,7 @@ def checked_database(dsn: str) -> str:
     """Return ``dsn`` if it is an unambiguous address of a PostgreSQL database.
 
     If a password contains an unencoded ``/`` or ``@``, a driver mistakes the rest of the password for a host
-    or a port. The driver would then show this part in errors, and send it to a name server.
+    or a port. The driver would then show the rest of the password in errors, and send it to a name server.
 
     Raises:
         ValueError: ``dsn`` is not an unambiguous PostgreSQL address; the message does not quote ``dsn``.
@@ -84,7 +84,7 @@ def checked_database(dsn: str) -> str:
 
 
 def public(address: str) -> str:
-    """Return an address, or a comma-separated list, without user names, passwords or other secrets."""
+    """Return an address, or several separated by commas, without user names, passwords or other secrets."""
     if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # The address is a file.
     first, *others = (item.strip() for item in address.split(","))

@@ -85,19 +85,20 @@ def desk(
     data, and every change requires a role.
 
     Args:
-        client: the client whose journal to show. The page does not close this client.
+        client: the client whose journal to show. The page does not close the client.
         who: a plain or async function that takes a request and returns its `Operator`, or None for an unknown
             person.
-        origin: the page's origin, such as ``https://desk.bank.example``. If set, the page accepts forms only
-            from this origin. ``origin`` is required if a proxy changes the ``Host`` header.
+        origin: the page's origin, such as ``https://desk.bank.example``. If ``origin`` is set, the page
+            accepts forms only from there. ``origin`` is required if a proxy changes the ``Host`` header.
         label: the name of the environment, such as ``live`` or ``test``, at most 40 characters. Each page
-            shows this label in a band at the top and in the title.
+            shows the label in a band at the top and in the title.
         colour: the colour of the band, such as ``#8a0000``.
         link: the URL of the bank's own order search, such as
             ``https://office.bank.example/orders?id={order_id}``. The URL may contain the placeholders
             ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values
             are percent-encoded. A key's page contains one link for each recorded value, at most 10.
-        zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown in both UTC and this zone.
+        zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown both in UTC and in the bank's
+            time zone.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -467,7 +468,8 @@ _RESOLVE = row_of(Decision.RESOLVE, "")
 
 @frozen
 class BulkProposals:
-    """The two steps of proposing several orders: enter an order id for each key, then propose all of them."""
+    """Proposes decisions for several keys in two steps: enter an order id for each key, then submit all
+    ids."""
 
     _shared: Shared
 

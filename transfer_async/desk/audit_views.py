@@ -58,7 +58,7 @@ class AuditChoice:
         return cls(**given, since=since, until=until, decisions=query.get("decisions") == "1")
 
     def address(self, page: str = "audit", **changes: Any) -> str:
-        """Return the URL of the page with these filters, updated with ``changes``."""
+        """Return the URL of the page with the filters, updated with ``changes``."""
         wanted = evolve(self, **changes)
         given = asdict(wanted, recurse=False) | {"decisions": "1" if wanted.decisions else ""}
         query = urlencode({name: str(value) for name, value in given.items() if value})
@@ -149,7 +149,7 @@ class AuditViews:
         return mark
 
     async def _name(self, mark: str) -> str:
-        """Return the name for a hash. If this process does not know the name, search the history."""
+        """Return the name for a hash. If the name was not stored in this process, search the history."""
         after = ""
         while mark not in self._names:
             found, after = await self._shared.operators.audit(limit=500, after=after)

@@ -1,4 +1,4 @@
-"""The desk's operators, their roles, and the forms that a key's page offers them."""
+"""The desk's operators, their roles, and the forms that a key's page offers to each operator."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """If the decision made by the form ``name`` requires a review, return the decision, and otherwise None.
+    """Return the decision made by the form ``name`` if it requires a review, and None otherwise.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
     dual control, a proposal can be withdrawn, so the approval is reviewed instead.
@@ -176,7 +176,7 @@ def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]
     decides, and what its effects are. Therefore, a form has no effects that its page did not show. The token
     does not depend on the earliest time of a decision, so a page does not become outdated merely because time
     passes. The token cannot be guessed, because the ids of intents and attempts are random. The token does
-    not depend on a secret of this process, so any process behind the same address can check it.
+    not depend on a secret of the process, so any process behind the same address can check it.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)

@@ -2,7 +2,7 @@
 sorted and paginated.
 
 The list is kept in memory, and a row contains only what the list shows: a few hundred bytes, and nothing
-about the parties. A larger journal is read less often; a list that is too old is not shown. A
+about the parties. The larger a journal is, the less often it is read. A list that is too old is not shown. A
 decision made on the desk replaces one row without reading the journal again. A key's own page always reads
 the journal.
 """
@@ -102,7 +102,7 @@ class KeyRow:
 
 
 class Totals:
-    """Counts and total amounts of the listed keys. A decision adds or removes a single row.
+    """Counts and total amounts of the listed keys, updated row by row after a decision.
 
     Attributes:
         counts: the number of keys for each reason.
@@ -129,7 +129,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names look like ``me``, and whose proposals ``me`` cannot approve."""
+        """Return the proposers whose names look like ``me``: their proposals need a different approver."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -163,15 +163,15 @@ class PendingKeysSnapshot:
         self.totals = Totals(self.rows)
 
     def row_of(self, key: str, since: float) -> KeyRow | None:
-        """Return a key's row if work on the key began at ``since``."""
+        """Return the row of ``key``, or None if work on the key did not begin at ``since``."""
         begin, end = (find(self.rows, since, key=_SINCE) for find in (bisect_left, bisect_right))
         return next((row for row in self.rows[begin:end] if row.key == key), None)
 
     def changed(self, key: str, row: KeyRow | None, *, since: float = 0.0) -> PendingKeysSnapshot:
-        """Return a copy in which ``row`` replaces the row of ``key``, or removes it if None.
+        """Return a copy in which ``row`` replaces the row of ``key``; None removes the row.
 
-        Cached lists are not filtered or sorted again. The row is found faster if work on the key began at
-        ``since``.
+        Cached lists are not filtered or sorted again. ``since`` is the time when work on the key began, and
+        only speeds up the search for the row.
         """
         old = self.row_of(key, since) or next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
@@ -214,7 +214,7 @@ class PendingKeysCache:
         return len(self._snapshot.rows) + self._snapshot.beyond if self._snapshot.is_complete else None
 
     async def shown(self) -> PendingKeysSnapshot:
-        """Return the list to show.
+        """Return the list that a page shows.
 
         If the list is old and the journal is small, read the journal again first. For a large journal, an old
         list is still shown while the journal is being read again. Once the old list is older than
@@ -479,7 +479,7 @@ Limits are round numbers, so that no URL reveals an amount.
 
 @frozen(kw_only=True)
 class Choice:
-    """The filters, order and page of the list, from its URL.
+    """The filters, the sort order and the page number of the list, from its URL.
 
     URLs are logged, so the URL contains no free text.
     """
@@ -534,19 +534,19 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return this choice, updated with ``changes``, as query parameters, omitting default values."""
+        """Return the choice, updated with ``changes``, as query parameters, omitting default values."""
         wanted = attrs.asdict(attrs.evolve(self, **changes), recurse=False)
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
-        """Return the URL of this choice, updated with ``changes``, relative to the list."""
+        """Return the URL of the choice, updated with ``changes``, relative to the list."""
         query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
     def csv_address(self) -> str:
-        """The URL of the CSV file with all rows of this choice, relative to the list."""
+        """The URL of the CSV file with all rows of the choice, relative to the list."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
@@ -578,7 +578,7 @@ class Choice:
         return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
-        """Return the URL of this choice sorted by ``sort``, or reversed if that is its order already."""
+        """Return the URL of the list sorted by ``sort``, in reverse if it is already sorted by ``sort``."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 
@@ -600,7 +600,7 @@ class Listing:
 
     @property
     def near(self) -> list[int]:
-        """The numbers of the first page, the last page and the pages near this one."""
+        """The numbers of the first page, the last page and the pages near the current page."""
         return sorted({1, *range(max(1, self.page - 2), min(self.pages, self.page + 2) + 1), self.pages})
 
 
@@ -639,7 +639,7 @@ def _csv_row(row: KeyRow) -> Sequence[str]:
 
 
 def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
-    """Return a CSV file that is sent page by page. Spreadsheets do not run any cell as a formula.
+    """Return a CSV file that is sent page by page. No cell can run as a formula in a spreadsheet.
 
     If reading a page fails, the connection is closed, so that the browser reports an incomplete download.
     """
@@ -675,8 +675,8 @@ def next_after(
 ) -> KeyRow | None:
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    If a decision has removed ``key`` from the default list, its start time, ``since``, determines its former
-    place. In any other list, ``noted`` is the key that was next before the decision.
+    If a decision has removed ``key`` from the default list, ``since`` (the key's start time) determines the
+    key's former place. In any other list, ``noted`` is the key that was next before the decision.
     """
     choice = choice or Choice()
     listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)
@@ -694,8 +694,8 @@ def next_after(
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     """Return the rows that match ``text``, ignoring case, oldest first.
 
-    If ``text`` is an id, return the rows with this id. If no row has such an id, return the rows whose key
-    contains ``text``, or whose exact amount is ``text``, with or without the currency.
+    If any row has the id ``text``, return the rows with the id. Otherwise, return the rows whose key contains
+    ``text``, or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts
@@ -747,7 +747,7 @@ def _place(rows: list[KeyRow], row: KeyRow, choice: Choice) -> int | None:
 
 
 def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> int:
-    """Return the index of the first row that sorts like ``row`` or, if ``after``, the one after the last."""
+    """Return the index of the first row that sorts like ``row``; if ``after``, the index after the last."""
     begin, end, value = 0, len(rows), choice.value
     if choice.sort == "amount":
         begin, end = (find(rows, row.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))

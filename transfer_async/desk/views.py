@@ -74,9 +74,9 @@ def is_list(request: web.Request) -> bool:
 
 @frozen
 class Views:
-    """The pages that make no decisions.
+    """The pages that only show data.
 
-    These pages record nothing in the journal, except access to the parties.
+    The pages record nothing in the journal, except each access to the parties.
     """
 
     _shared: Shared
@@ -179,7 +179,7 @@ class Views:
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
-        """Return a page with a list; if it is empty, warn if the journal has only keys of other scopes."""
+        """Return a page with a list. Warn if the list is empty because all keys belong to other scopes."""
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
@@ -227,7 +227,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a list of the first ``keys``. ``is_partial`` means that there may be more keys."""
+    """Return the URL of a list of the first few ``keys``. ``is_partial`` means that more keys may exist."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -513,7 +513,7 @@ def review_page(
     """Return the review page of a decision that cannot be undone.
 
     The review page shows the effects and asks for confirmation. The page sends the form ``name`` again, with
-    the ``fields`` of the first step. If these fields already contain ``typed``, the page says that the
+    the ``fields`` of the first step. If ``fields`` already contains ``typed``, the page says that the
     confirmation was wrong.
     """
     form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
@@ -650,7 +650,10 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the confirmation of ``name`` if the history contains that change, as a URL may be forged."""
+    """Return the text that confirms the change ``name``, or None if the history lacks the change.
+
+    The history is checked because a URL may be forged.
+    """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
     if name == "approved":
@@ -701,7 +704,7 @@ def nothing_to_do(view: KeyView) -> str:
 def problem_text(error: Exception) -> str:
     """Return the text of an error as a sentence.
 
-    The sentence names form fields instead of Python arguments.
+    The returned sentence names form fields instead of Python arguments.
     """
     text = str(error)
     argument, _, rest = text.partition(": ")
@@ -773,7 +776,7 @@ def isolated(text: str) -> Markup:
 def shown(value: object) -> object:
     """Return the text that a template outputs for ``value``.
 
-    The templates call this function for every value.
+    The templates call `shown` for every value.
     """
     if isinstance(value, Markup):
         return value

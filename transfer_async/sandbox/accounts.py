@@ -25,7 +25,7 @@ class CurrencyAccount:
     """A currency that an account holds (specification, section 2.5).
 
     Amounts are in the currency's major unit, such as dollars. An amount must be a multiple of `steps`;
-    `Decimal(0)` allows any amount. An account without `payment_types` cannot be paid in this currency.
+    `Decimal(0)` allows any amount. An account without `payment_types` cannot be paid in the currency.
     """
 
     code: str
@@ -45,8 +45,8 @@ class Account:
     """An account at the service. Accounts are compared by identity.
 
     `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
-    owns the token. The username of this account need not be an e-mail address. `email` defaults to the
-    username. `id` is derived from the username.
+    owns the token. The bank's username need not be an e-mail address. `email` defaults to the username. `id`
+    is derived from the username.
     """
 
     username: str
@@ -69,7 +69,7 @@ class Account:
         object.__setattr__(self, "id", self.id or str(uuid5(NAMESPACE_URL, f"sandbox:{self.username}")))
 
     def holding(self, code: str) -> CurrencyAccount | None:
-        """Return the account's currency with this code, or `None`. The case of the code does not matter."""
+        """Return the account's currency with the given code, ignoring case, or `None`."""
         wanted = code.upper()
         return next((held for held in self.currencies if held.code.upper() == wanted), None)
 
@@ -105,7 +105,7 @@ class Accounts:
         return self._by_username[ascii_lower(username)]
 
     def get(self, username: str) -> Account | None:
-        """Return the account with this username, or `None`."""
+        """Return the account with the given username, or `None`."""
         return self._by_username.get(ascii_lower(username))
 
     def add(self, account: Account) -> None:

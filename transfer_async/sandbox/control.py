@@ -1,7 +1,7 @@
 """The paths under `/sandbox/` that let a person or a test control the sandbox.
 
-These paths are not part of the specification. All paths except the first show personal data, so they require
-the token that the sandbox prints.
+The paths under `/sandbox/` are not part of the specification. All paths except the first show personal data,
+so they require the token that the sandbox prints.
 
 | method and path | response |
 | --- | --- |
@@ -118,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Return whether a path controls the sandbox. Faults never apply to these paths."""
+        """Return whether a path controls the sandbox. Faults never apply to control paths."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:

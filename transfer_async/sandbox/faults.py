@@ -124,7 +124,7 @@ class StallAfterProcessing(Fault):
 
 @frozen
 class Status(Fault):
-    """Create no order. Respond with this status.
+    """Create no order. Respond with the given status.
 
     `body` is sent as UTF-8; a surrogate escape (`"\\udcff"`) is sent as one byte.
     """
@@ -150,7 +150,7 @@ class Status(Fault):
 
 @frozen
 class StatusAfterProcessing(Status):
-    """Create the order, then respond with this status, such as 408, 500 or 503."""
+    """Create the order, then respond with the given status, for example 408, 500 or 503."""
 
     name: ClassVar[str] = "status-after-processing"
 
@@ -410,7 +410,7 @@ class Waiting:
         """Wait until the condition is true.
 
         Raises:
-            RuntimeError: the sandbox closed first.
+            RuntimeError: the sandbox was closed before the condition was true.
         """
         if condition():
             return
@@ -540,8 +540,8 @@ class Faults:
                 which requests get the fault.
             path: the path to which the fault applies, order creation by default. `"*"` means every path that
                 does not control the sandbox.
-            username: apply the fault only to requests of this poster.
-            amount: apply the fault only to requests with this `poster_amount`, compared as a number.
+            username: apply the fault only to requests whose poster has the given username.
+            amount: apply the fault only to requests with the given `poster_amount`, compared as a number.
 
         Raises:
             ValueError: an argument is out of range; or `username` or `amount` is given for a fault that acts
@@ -560,10 +560,10 @@ class Faults:
         return self._mix.shares
 
     def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
-        """Replace the mix. Apply each of these faults to its share of all further requests.
+        """Replace the mix. Apply each given fault to its share of all further requests.
 
         For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
-        one fault. With the same seed, the nth request after this call always gets the same fault, so
+        one fault. With the same seed, the nth request after the call of `mix` always gets the same fault, so
         sequential requests are reproducible. For concurrent requests, the result depends on the order of
         arrival.
 

@@ -1,6 +1,6 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. Of each body, a profile contains only the names of a few
+A profile contains no personal data and no token. For each body, a profile contains only the names of a few
 common fields. You can commit a profile with your code.
 """
 
@@ -149,7 +149,7 @@ class ServiceProfile:
     """The recorded behaviour of a service.
 
     Args:
-        version: the version of the file format; 1.
+        version: the version of the file format, which is 1.
         levels: the levels of the probe that were completed.
         answers: the responses, by the name of the request.
         request_ids: the headers that seem to contain a request id, judging by their names and changing
@@ -193,7 +193,7 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a profile of this version.
+        ValueError: the file is not a profile, or has another version of the file format.
     """
     document = Path(path).read_bytes()
     try:
@@ -300,7 +300,7 @@ class Special:
     Args:
         why: what is wrong with the order, in a few words.
         made: a function that builds the body from the document of a valid order.
-        fits: a function that returns whether a JSON object contains this error.
+        fits: a function that returns whether a JSON object contains the same error.
     """
 
     why: str
@@ -360,7 +360,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service leaves unchecked if it creates the probe's order with this name."""
+    """Return the fields that a service leaves unchecked if it creates the probe's order called ``name``."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 

@@ -54,7 +54,7 @@ class Sandbox:
         host: the address to listen on. If the address is not loopback, other machines can reach the sandbox.
         port: the port to listen on; 0 picks a free one.
         ssl: the TLS context of an https sandbox; by default the sandbox uses http.
-        sleep: an async function that waits, `asyncio.sleep` by default. This function must yield to the event
+        sleep: an async function that waits, `asyncio.sleep` by default. The function must yield to the event
             loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: seconds until an idle connection is closed.
@@ -149,28 +149,28 @@ class Sandbox:
         return self._match()
 
     async def received(self, count: int = 1) -> None:
-        """Wait until the sandbox has read this many create-order requests in total.
+        """Wait until the sandbox has read `count` create-order requests in total.
 
         Raises:
-            RuntimeError: the sandbox closed first. `finished`, `stalled`, `created` and `matched` raise the
-                same error.
+            RuntimeError: the sandbox was closed before it had read the requests. `finished`, `stalled`,
+                `created` and `matched` raise the same error.
         """
         await self._waiting.until(lambda: self._received >= count)
 
     async def finished(self, count: int = 1) -> None:
-        """Wait until this many create-order requests are finished, either answered or abandoned."""
+        """Wait until `count` create-order requests are finished, either answered or abandoned."""
         await self._waiting.until(lambda: self._finished >= count)
 
     async def stalled(self, count: int = 1) -> None:
-        """Wait until this many requests are stalled at the same time."""
+        """Wait until `count` requests are stalled at the same time."""
         await self._waiting.until(lambda: len(self.faults.stalled) >= count)
 
     async def created(self, count: int = 1) -> None:
-        """Wait until this many orders exist."""
+        """Wait until `count` orders exist."""
         await self._waiting.until(lambda: len(self.orders) >= count)
 
     async def matched(self, order_id: str) -> None:
-        """Wait until this order exists and is matched."""
+        """Wait until the order exists and is matched."""
         await self._waiting.until(lambda: order_id in self.orders and self.orders[order_id].is_matched)
 
     async def _run_matcher(self) -> None:

@@ -73,7 +73,7 @@ class Service:
     Args:
         accounts: the registered accounts. The specification requires only a registered beneficiary, so the
             first order from an unknown poster registers the poster.
-        token: the bank account's API token.
+        token: the API token of the bank's account.
         seed: determines the order ids.
         now: a function that returns the time as an aware datetime.
     """
@@ -321,7 +321,7 @@ class RequestRecord:
         return document.get(name) if isinstance(document, dict) else None
 
     def is_for(self, *, username: str | None, amount: Decimal | None) -> bool:
-        """Return whether the body has this poster and this `poster_amount`. `None` matches any value."""
+        """Return whether the body has the given poster and `poster_amount`. `None` matches any value."""
         if username is not None and self.field_of_body("poster_username") != username:
             return False
         return amount is None or _as_decimal(self.field_of_body("poster_amount")) == amount
@@ -406,7 +406,7 @@ class Exchange:
         return reply
 
     async def send(self, reply: Reply) -> None:
-        """Send a complete response. The connection stays open, unless this was its last request.
+        """Send a complete response. The connection stays open, unless the request is the connection's last.
 
         Raises:
             ConnectionError: the client closed the connection.
@@ -431,7 +431,7 @@ class Exchange:
         return response
 
     async def stream(self, reply: Reply, parts: Iterable[bytes]) -> None:
-        """Send a response with these parts as its body, and keep the connection open."""
+        """Send a response with `parts` as its body, and keep the connection open."""
         response = await self.begin(reply, length=None)
         for part in parts:
             # Skip an empty chunk, which would end the body, and let other requests run.

@@ -1,4 +1,4 @@
-"""The JSON of the service: requests, which it parses exactly and checks, and the objects in its responses.
+"""The JSON of the sandbox: exact parsing and checks of requests, and the objects in responses.
 
 The specification does not say which fields are required, or which checks the service makes. The sandbox
 requires every field of a request, ignores unknown fields, and reports all problems at once.
@@ -98,7 +98,7 @@ class _Invalid(ValueError):
 
 @frozen
 class Kind:
-    """The type of a field, consisting of a check that returns the value or raises, and of a JSON schema."""
+    """The type of a field: a check that returns the value or raises an error, and a JSON schema."""
 
     check: Callable[[object], Any]
     schema: JsonObject
@@ -533,7 +533,7 @@ class Order:
     def to_json(self) -> bytes:
         """Return the order object as JSON.
 
-        This method is faster than serialising the result of `to_object`.
+        `to_json` is faster than serialising the result of `to_object`.
         """
         return write(_render(self, _cached_user_object))
 

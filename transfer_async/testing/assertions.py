@@ -59,7 +59,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
-    """Assert that the sandbox has exactly one order with these fields. All other fields may have any value.
+    """Assert that the sandbox has exactly one order with ``fields``. All other fields may have any value.
 
     Pass the fields that identify a payment at your bank. Omit the fields that a new quote changes::
 
@@ -245,7 +245,7 @@ def make_new_order(**changes: Any) -> NewOrder:
     """Make an order that the sandbox accepts: Ada Eze sends Ben Okri 100 dollars.
 
     Args:
-        changes: fields of `NewOrder`. If ``poster_amount`` is missing, it is computed.
+        changes: the fields of `NewOrder` to change. If ``poster_amount`` is missing, it is computed.
 
     Raises:
         InvalidOrder: the changes contradict each other or the specification.
@@ -274,7 +274,7 @@ def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **chan
     Args:
         order: the order to create; `make_new_order()` by default.
         key: the caller's key.
-        changes: further fields of `OrderIntent`.
+        changes: additional fields of `OrderIntent`.
     """
     fields: dict[str, Any] = {"id": fresh_id(), "key": key, "order": order or make_new_order(), **changes}
     return OrderIntent(**fields)
@@ -285,7 +285,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
     Args:
         new: the requested order, which the sandbox need not accept; `make_new_order()` by default.
-        changes: fields of the response, by their names in section 2.1 of the specification.
+        changes: the fields of the response to change, by their names in section 2.1 of the specification.
 
     Raises:
         UnreadableOrder: the changes make the response invalid.
@@ -310,7 +310,7 @@ def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
 
     Args:
         username: an e-mail address.
-        changes: fields of the response, by their names in section 2.2 of the specification.
+        changes: the fields of the response to change, by their names in section 2.2 of the specification.
     """
     return User.from_json(wire.write(wire.user_object(_person(username)) | changes))
 
@@ -351,7 +351,7 @@ class _ClockState:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called. Sleeping returns at once and advances the clock.
+    """A clock that stands still until `advance` is called. A sleep returns at once and advances the clock.
 
     Pass the same clock to the client and to your own journal, so that retries take no real time.
     `PostgresJournal` uses the database's time instead. Every random number is 0.5, so delays are the same in

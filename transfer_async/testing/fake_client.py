@@ -69,12 +69,12 @@ class FakeClient(TransferClient):
     and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
-        base_url: the service's name in the journal. The client never connects to this URL.
+        base_url: the service's name in the journal. The client never connects to the URL.
         token: the API token, or a callable that returns it, as for `TransferClient`. A string is also the
             token that the sandbox accepts. A callable must return ``TOKEN``.
         accounts: the registered users; by default those of a `Sandbox`.
         seed: determines the ids of orders and the random faults.
-        settings: further arguments of `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
+        settings: additional arguments passed to `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
 
     Attributes:
         sandbox: the service, with its orders and faults.
@@ -101,7 +101,7 @@ class FakeClient(TransferClient):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that this client calls."""
+        """The sandbox that the client calls."""
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
@@ -230,7 +230,7 @@ class _Body(web.StreamResponse):
 
 
 class _SocketlessSandbox(Sandbox):
-    """A sandbox that opens no socket. The service, accounts and faults work without entering the sandbox."""
+    """A sandbox without sockets. The service, accounts and faults can be used without ``async with``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -393,7 +393,7 @@ class _Transport(Transport):
 
 
 class _Wire:
-    """A connection that is always open, for the checks of a guarded body."""
+    """A connection that is always open, as `GuardedBody` requires."""
 
     def is_closing(self) -> bool:
         return False
@@ -572,7 +572,7 @@ def _with_name(wanted: str | Fault) -> tuple[str, Fault]:
 class AnyClient(Protocol):
     """The type of every client. `TransferClient` documents the methods.
 
-    Annotate your own code with this type, so that it also accepts a `FakeClient` or a stub::
+    Annotate your own code with `AnyClient`, so that it also accepts a `FakeClient` or a stub::
 
         if TYPE_CHECKING:
             from transfer_async.testing import AnyClient

@@ -196,7 +196,7 @@ class HookHarness:
     Args:
         bank: the current worker's hooks and ledger.
         trial: the title of the trial.
-        patience: the timeout of each call of a hook in seconds.
+        patience: the timeout, in seconds, of each call of a hook.
         another: a function that starts another worker and checks that it finds the holds of the given
             intents.
 

@@ -14,8 +14,8 @@ class HookRule:
         says: the rule as a sentence.
         costs: the consequence for the bank if the rule is broken.
         helps: how to fix the hook.
-        after: more basic rules. If a more basic rule is broken, the same fault most likely breaks this rule
-            too, so the report omits this rule.
+        after: more basic rules. If a more basic rule is broken too, the report omits the less basic rule,
+            because both are most likely broken by the same fault.
     """
 
     name: str

@@ -417,8 +417,9 @@ async def verify_hooks(
 
     The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
     cancel the hook, or raise a timeout or a lost connection. The trials call ``undo`` without a receipt,
-    twice, and when there is nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and
-    releases its holds. If one fault breaks several rules, the report names only the most basic rule.
+    twice in a row, and when there is nothing to undo. Each trial then checks the ledger (``held``,
+    ``balance``) and releases its holds. If one fault breaks several rules, the report names only the most
+    basic rule.
 
     Args:
         factory: a function that makes the hooks of a worker. The factory returns a mapping or an object with
@@ -436,8 +437,8 @@ async def verify_hooks(
             ledger that has funds for six holds and that no other program uses.
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
-        late: the seconds to wait for late holds, once, after all trials.
-        patience: the timeout of each call of a hook in seconds.
+        late: the number of seconds to wait once, after all trials, for holds that are placed late.
+        patience: the timeout, in seconds, of each call of a hook.
 
     Returns:
         The report, whose method ``check()`` raises an `AssertionError` if a rule is broken.
@@ -462,7 +463,7 @@ class _Run:
     Attributes:
         broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
-        ended: the trials that broke no rule. At the end, the intents of these trials must have no hold.
+        ended: the trials that broke no rule. At the end, the intents of the trials must have no hold.
         is_stopped: whether further trials would be meaningless.
     """
 
@@ -532,7 +533,7 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release holds that appeared after their trial had released them.
+        """Report and release holds that were placed after their trial had released all its holds.
 
         Return whether any were found.
         """

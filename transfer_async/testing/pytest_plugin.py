@@ -40,7 +40,7 @@ _UNITTEST = (
 class _Plugin:
     """The fixtures, and the pytest hooks that implement the marker.
 
-    The fixtures and the hooks are registered only once, even if this module is loaded twice.
+    The fixtures and the hooks are registered only once, even if the module is loaded twice.
     """
 
     @pytest.fixture

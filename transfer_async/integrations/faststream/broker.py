@@ -38,7 +38,7 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
     Args:
         address: the broker's address; for a NATS cluster, addresses separated by commas.
         settings: see `WorkerSettings`.
-        options: further arguments of FastStream's broker.
+        options: additional arguments passed to FastStream's broker.
 
     Raises:
         ValueError: the scheme is unknown, the address is not valid, or the extra is not installed.
@@ -129,7 +129,7 @@ class WorkerSettings:
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
-            worker sends three heartbeats in this time.
+            worker sends three heartbeats in every ``ack_wait``.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
         sweep_every: the time between two sweeps of the journal. The first sweep starts after a random
@@ -193,7 +193,8 @@ class Broker(ABC):
         The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
         ``get_one`` returns a message, or None after the timeout. If ``get_one`` returns None earlier, the
         worker treats the connection as closed. The subscriber must not fetch messages in advance: it may
-        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
+        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, it must not lose a
+        message.
         """
 
     @abstractmethod

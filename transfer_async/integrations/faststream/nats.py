@@ -104,10 +104,10 @@ class JetStreamBroker(Broker):
         return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Count consecutive connection failures, and raise if no server accepts the first connection.
+        """Count connection failures in a row. Raise an error if no server accepts the first connection.
 
         If no error were raised, the driver would retry forever without logging. Once a connection has been
-        established, this method never raises an error, so that the driver reconnects forever.
+        established, `_note_failed` never raises an error, so that the driver reconnects forever.
 
         Raises:
             OSError: no connection has ever been established, and every server refused.
@@ -194,7 +194,7 @@ class JetStreamBroker(Broker):
         return bool(connection.is_closed) or _is_given_up(connection)
 
     def subscriber(self) -> PullSlot:
-        """Return a consumer slot. All slots of this worker share one `SharedPull`."""
+        """Return a consumer slot. All slots of a worker share one `SharedPull`."""
         return PullSlot(self._opened_pull)
 
     async def _opened_pull(self) -> SharedPull:
@@ -263,8 +263,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
     in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
     suspected duplicate gets no header either, because it may equal the outcome that was published when the
-    doubt began. The header of a refutation contains its time too, because an order that is suspected after a
-    refutation may be refuted again.
+    doubt began. The header of a refutation also contains the time of the refutation, because an order that is
+    suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -324,7 +324,7 @@ def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client no longer tries to restore it.
 
     When a connection breaks, the client sets the status and starts the reconnection task without an ``await``
-    in between. The reconnection task sets the status again before it ends. Therefore this function never
+    in between. The reconnection task sets the status again before it ends. Therefore `_is_given_up` never
     returns true for a connection that is being restored.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
@@ -332,7 +332,7 @@ def _is_given_up(connection: Any) -> bool:
 
 
 class NatsDelivery:
-    """One message from JetStream. You can also use this class with your own FastStream subscriber."""
+    """One message from JetStream. You can also use `NatsDelivery` with your own FastStream subscriber."""
 
     def __init__(self, broker: JetStreamBroker, message: NatsMessage | Msg) -> None:
         self._broker = broker
@@ -478,7 +478,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Add ``seconds``, the processing time of one message, to the mean."""
+        """Update the mean with ``seconds``, the processing time of one message."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:

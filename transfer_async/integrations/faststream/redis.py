@@ -13,14 +13,14 @@ delivery count  stored in a field of the message
 
 Messages are moved by Lua scripts. A script adds the new entry before it deletes the old one, because Redis
 does not roll back a script that fails halfway. A script does nothing if the message is no longer pending for
-this group. An entry that cannot be moved stays where it is and does not block other entries. Configure Redis
-to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose
-messages.
+the worker's group. An entry that cannot be moved stays where it is and does not block other entries.
+Configure Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a
+crash may lose messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
 command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
 script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker
-reads such an entry as if it were the original.
+reads a packed entry as if it were the original.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def _text(value: bytes) -> str:
 
 
 class RedisDelivery:
-    """One entry of a stream. You can also use this class with your own FastStream subscriber."""
+    """One entry of a stream. You can also use `RedisDelivery` with your own FastStream subscriber."""
 
     def __init__(self, broker: RedisStreamsBroker, message: RedisStreamMessage) -> None:
         self._broker, self._message = broker, message

@@ -1,6 +1,6 @@
 """Workers that take their commands from a message broker, through FastStream.
 
-This module contains the code for all brokers: consumer slots that each process one message at a time, the
+The module contains the code for all brokers: consumer slots that each process one message at a time, the
 periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` contains the
 code for a particular broker::
 
@@ -12,7 +12,7 @@ The worker does not use FastStream's own subscription loops, for three reasons. 
 advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
 permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
 when the group is deleted, and never restart. The worker calls the subscribers' ``get_one`` instead, which has
-none of these problems. On NATS, the slots share their requests; see
+none of the three problems. On NATS, the slots share their requests; see
 `transfer_async.integrations.faststream.nats`.
 """
 
@@ -168,7 +168,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process messages one after another, requesting each only when the previous one is finished."""
+        """Process messages one by one. Request a message only when the previous one is finished."""
         pauses = _Pauses()
         while self._is_running():
             try:

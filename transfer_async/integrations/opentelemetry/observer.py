@@ -58,7 +58,8 @@ class Telemetry:
     A process needs one `Telemetry` for each service.
 
     Args:
-        base_url: the client's base URL. If omitted, spans and metrics do not contain the server's address.
+        base_url: the client's base URL. If ``base_url`` is omitted, spans and metrics do not contain the
+            server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
         trace_requests: whether to add the trace context to the client's requests as headers
@@ -66,7 +67,7 @@ class Telemetry:
             sent to the service.
         span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
             to replace span events with logs. To use logs instead, pass false, and add the observer
-            ``log_events`` after this one.
+            ``log_events`` after the `Telemetry`.
 
     Raises:
         ValueError: ``base_url`` is not valid for a client.
@@ -116,7 +117,7 @@ class Telemetry:
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
-        """Record a delivery that a worker has processed. Pass this method to a worker as ``measure``."""
+        """Record a delivery that a worker has processed. Pass `command` to a worker as ``measure``."""
         self._instruments.command(disposition=disposition, deliveries=deliveries, seconds=seconds)
 
     def report(self, report: RecoveryReport) -> None:
@@ -188,7 +189,7 @@ class TimedJournal:
     async def count_in_doubt(self, scope: str) -> int:
         """Return the number of keys in doubt, and update the metrics.
 
-        Every run of ``recover`` calls this method.
+        Every run of ``recover`` calls `count_in_doubt`.
         """
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
@@ -203,7 +204,7 @@ class TimedJournal:
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """Return a page of pending keys, and note the oldest doubt, undo and notification for the metrics.
 
-        Every run of ``recover`` reads all pending keys with this method.
+        Every run of ``recover`` reads all pending keys with `work`.
         """
         found = await self._journal.work(scope, limit=limit, after=after)
         task = _this_task()
@@ -249,7 +250,7 @@ def _noted(
     read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
     oldest: Oldest | None,
 ) -> list[tuple[str, Entry]]:
-    """Record the oldest start times that occur in ``found`` for this task's run, and return ``found``."""
+    """Record the oldest start times in ``found`` for the current task, and return ``found``."""
     oldest = read_by[_this_task()] = oldest or Oldest()
     for _, entry in found:
         oldest.note(entry)

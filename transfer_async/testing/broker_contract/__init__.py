@@ -68,7 +68,7 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. While the server is unreachable, it must not lose data. Without this fixture, the tests of
+    connections. While the server is unreachable, it must not lose data. Without ``broker_away``, the tests of
     lost connections are skipped::
 
             @pytest.fixture
@@ -549,7 +549,7 @@ def given(broker_away: Away | None) -> Away:
 
 
 def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
-    """Return a function that changes a broker so that the event is set if ``open`` fails or is cancelled."""
+    """Return a function that changes a broker so that ``failed`` is set if ``open`` fails or is cancelled."""
 
     def change(broker: Broker) -> None:
         opened = broker.open
@@ -589,7 +589,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has reached the points of all keys, then kill it."""
+    """Run a worker process until it has stopped at the point for each key, then kill the process."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)

@@ -192,7 +192,8 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message from a subject, using a consumer that treats it as its command subject."""
+        """Take the next message from a subject, with a consumer that uses the subject as its command
+        subject."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -229,7 +230,10 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return the bodies that are neither redelivered nor dead-lettered. Close all consumers first."""
+        """Return the bodies that are neither redelivered nor dead-lettered.
+
+        Close all consumers before you call `lost`.
+        """
         left = set(bodies).difference(await self.redelivered(await self.consumer()))
         with contextlib.suppress(AssertionError):  # There are no more dead letters.
             while left:

@@ -65,7 +65,7 @@ def work(place: Workplace, reached: Connection) -> None:
 
 
 def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
-    """Begin to dead-letter messages, report that, and block until killed."""
+    """Begin to dead-letter messages, report the start, and block until killed."""
     asyncio.run(_dead_letter(place, reached))
 
 
@@ -148,7 +148,7 @@ class _KilledWorker:
         return f"hold-{intent.id}"
 
     async def _release(self, intent: OrderIntent, reference: str | None) -> None:
-        """Do nothing: the contract does not count these holds."""
+        """Do nothing, because the contract does not count the holds."""
 
     def _add_points(self, broker: Broker) -> None:
         publish, delivery = broker.publish, broker.delivery

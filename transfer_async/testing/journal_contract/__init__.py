@@ -107,7 +107,7 @@ class JournalContract:
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
     If workers can share your store, provide a second fixture, ``another_journal``: the journal of another
-    worker on the same store. Without this fixture, the tests with two workers are skipped::
+    worker on the same store. Without ``another_journal``, the tests with two workers are skipped::
 
             @pytest.fixture
             def another_journal(self, journal_time, tmp_path):
@@ -156,7 +156,7 @@ class JournalContract:
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
         """Compare all results, entries, histories and lists, because a lost field could change a decision.
 
-        All scenarios are played, and then all failures are raised together, each with a note that names its
+        All scenarios are run, and then all failures are raised together, each with a note that names its
         scenario.
         """
         failures: list[Exception] = []
@@ -293,7 +293,7 @@ class JournalContract:
     async def test_pending_undos_lists_what_work_lists_with_a_pending_undo(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """The journal's method ``pending_undos`` is optional; `recover` starts these undos first."""
+        """The method ``pending_undos`` is optional. `recover` first runs the undos that the method lists."""
         pending_undos = getattr(journal, "pending_undos", None)
         if pending_undos is None:
             pytest.skip("the journal has no pending_undos(), so recover finds undos among the other keys")

@@ -320,7 +320,7 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 class JournalTime:
-    """Time that a test controls.
+    """A source of time that a test controls.
 
     A test may also set the time back, as happens when a machine's clock is corrected.
 

@@ -108,7 +108,7 @@ class Model:
         self._history: dict[tuple[str, str], list[HistoryEvent]] = {}
 
     async def play(self, scenario: Scenario, pass_time: LetPass, *, scope: str) -> None:
-        """Apply every step of a scenario in this scope."""
+        """Apply every step of a scenario in the given scope."""
         for item in scenario:
             if isinstance(item, tuple):
                 await self.play(item, pass_time, scope=scope)
