@@ -673,7 +673,11 @@ async def _approval_text(operators: Operators, key: str) -> str:
     Return an empty string if the proposal was not approved.
     """
     step = approval(await operators.history(key))
-    return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
+    return (
+        ""
+        if step is None
+        else f"; {shown(step.by)} approved the proposal at {journal_output.step_time(step)}"
+    )
 
 
 def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
@@ -770,7 +774,7 @@ def prune(
         typer.Option(help="Delete keys that ended before this date or time in UTC, such as 2026-01-01."),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Delete keys that ended longer ago than this, such as 90d, 12h or 2w.")
+        str | None, typer.Option(help="Delete keys that ended longer ago than the given time, such as 90d.")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,

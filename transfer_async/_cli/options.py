@@ -126,7 +126,7 @@ _NETWORK_HELP = {
     ),
     "headers": (
         "FILE",
-        ("A file of headers to send with every request, one per line, such as X-Gateway-Key: 7f3a."),
+        ("A file with one header per line, such as X-Gateway-Key: 7f3a, to add to every request."),
     ),
 }
 NETWORK: Options = {

@@ -175,7 +175,7 @@ def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[P
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the known fields are {', '.join(sorted(known))}"
-    return [(prefix.rstrip(".") or "$", f"its field number {place} is unknown; {hint}")]
+    return [(prefix.rstrip(".") or "$", f"field number {place} is unknown; {hint}")]
 
 
 def _unknown_in_order(order: object) -> list[Problem]:
@@ -266,7 +266,7 @@ class OrderOutcome:
         fields: the names of request fields that a refusal lists.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order, like the next five fields.
+        poster_amount: the exact value from the service's order; the next five fields are exact values, too.
     """
 
     key: str

@@ -105,7 +105,7 @@ _PROMISED = Rule(
     "a service sends 425 and 429 before it processes a request; a bank's contract may add other statuses",
 )
 
-_NOT_ALONE = "another response was on the connection, so this one may belong to another request"
+_NOT_ALONE = "another response was on the connection, so the first response may belong to another request"
 
 ORDER_ANSWERS: tuple[Rule, ...] = (
     _NEVER_SENT,
