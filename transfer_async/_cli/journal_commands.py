@@ -771,31 +771,34 @@ def prune(
     target: JournalTarget,
     before: Annotated[
         str | None,
-        typer.Option(help="Delete keys that ended before this date or time in UTC, such as 2026-01-01."),
+        typer.Option(
+            help="Delete keys whose outcome was recorded before this date or time in UTC, such as 2026-01-01."
+        ),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Delete keys that ended longer ago than the given time, such as 90d.")
+        str | None,
+        typer.Option(help="Delete keys whose outcome is older than this duration, such as 90d, 12h or 2w."),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete keys that ended long ago.
+    """Delete old keys.
 
-    The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys that ended
-    within the last day are kept, because their message or file may be delivered again. The command asks for
-    confirmation, because the next call with a deleted key creates another order.
+    The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys whose outcome
+    was recorded within the last day are kept, because their message or file may be delivered again. The
+    command asks for confirmation, because the next call with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain(
-            "journal: keys that ended within the last day are kept, because their message or file may be "
-            "delivered again"
+            "journal: keys whose outcome was recorded within the last day are kept, because their message or "
+            "file may be delivered again"
         )
     confirm(
         (
-            f"This deletes every key of {shown(target.scope)} that ended before "
+            f"This deletes every key of {shown(target.scope)} whose outcome was recorded before "
             f"{journal_output.iso(time)} and more than a day ago. A call with a deleted key "
             "creates another order. Delete these keys?"
         ),
