@@ -210,10 +210,10 @@ def _decide_from_file(
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
     """Upgrade the journal to this version's format.
 
-    First stop every program that uses the journal. Programs of an earlier version can never use the journal
-    again. All scopes are upgraded in place, in one transaction. If the command is interrupted, run it again.
-    The command shows what the journal contains, and asks for confirmation before it changes anything. If the
-    format is up to date, the command does nothing.
+    First stop every program that uses the journal. After the upgrade, programs of an earlier version can no
+    longer use the journal. All scopes are upgraded in place, in one transaction. If the command is
+    interrupted, run it again. The command shows what the journal contains, and asks for confirmation before
+    it changes anything. If the format is up to date, the command does nothing.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
     is_needed = plan.found != plan.version
@@ -221,8 +221,8 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         complain(_plan_text(plan))
         confirm(
             (
-                "Programs of an earlier version, including running ones, can never use the "
-                "journal again. This cannot be undone. Have you stopped all programs of an "
+                "After the upgrade, programs of an earlier version, including running ones, can no "
+                "longer use the journal. The upgrade cannot be undone. Have you stopped all programs of an "
                 "earlier version, and should the journal be upgraded now?"
             ),
             yes=yes,
@@ -484,7 +484,7 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
         if not is_interactive():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
         order_id = candidates[0]
-        question = f"An unreadable response contains {order_id}. Is it the order of {shown(view.key)}?"
+        question = f"An unreadable response contains {order_id}. Does this order belong to {shown(view.key)}?"
         confirm(question, yes=False)
     return candidates[0]
 

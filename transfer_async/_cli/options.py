@@ -78,9 +78,9 @@ AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Used instead of --settle-after when resolve returns NO_ORDER and the sender, "
-            "which may only be suspended, never reported a result; 86400 (a day) by "
-            "default."
+            "Used instead of --settle-after if resolve returns NO_ORDER for an order whose "
+            "sender never reported a result (the sender may only be suspended); 86400 (a "
+            "day) by default."
         )
     ),
 ]

@@ -92,7 +92,7 @@ _NEVER_SENT = Rule(
 _TOKEN_REFUSED = Rule(
     lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
     Classification.WRONG_TOKEN,
-    "the service did not accept the token, so it did nothing (specification, section 7)",
+    "the service did not accept the token, so the service did nothing (specification, section 7)",
 )
 _SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,

@@ -647,7 +647,7 @@ async def _suspect_resolved(
     Raises:
         JournalFailed: the journal could not be written; the write will be retried.
     """
-    why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
+    why = f"the client's resolve found {order_id} after the order had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
         why = f"the key is recorded with order {found_in.order_id}, but the client's resolve found {order_id}"
     suspect = Suspect(
