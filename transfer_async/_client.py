@@ -273,7 +273,8 @@ class TransferClient:
             raise ValueError("session: must be an aiohttp.ClientSession")
         if session is not None and session.auth is not None:
             raise ValueError(
-                "session: must have no auth of its own, because it would replace the bearer token"
+                "session: must have no auth of its own, because the session's auth would replace the bearer "
+                "token"
             )
         return Transport(
             base_url,

@@ -131,7 +131,7 @@ async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_it
             b"X-Tenant:",
             "the value of X-Tenant must be non-empty printable ASCII without spaces at either end",
         ),
-        (b"X: s3cret\xff", "cannot be read (it is not UTF-8); it must be a text file of headers"),
+        (b"X: s3cret\xff", "cannot be read (the file is not UTF-8); it must be a text file of headers"),
         (None, "cannot be read (No such file or directory); it must be a text file of headers"),
     ],
 )

@@ -131,7 +131,7 @@ def test_an_unknown_part_of_a_command_is_refused_by_name(field: str, data: Any):
 
 
 def test_an_unknown_field_is_reported_with_its_path_and_the_nearest_known_field():
-    with pytest.raises(InvalidOrder, match="its field number 4 is unknown; did you mean 'held'"):
+    with pytest.raises(InvalidOrder, match="field number 4 is unknown; did you mean 'held'"):
         OrderCommand.from_json(json.dumps(tree(heldd="hold-17")))
     with pytest.raises(InvalidOrder, match="; the known fields are beneficiary, deadline, held, key, order"):
         OrderCommand.from_json(json.dumps(tree(zzz="hold-17")))

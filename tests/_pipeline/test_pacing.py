@@ -74,7 +74,7 @@ async def test_an_order_that_would_wait_too_long_is_refused_before_the_hold(worl
         expired = await failure(client.create_order(new_order(), key="k", **moment), Expired)
 
         assert (expired.limit, expired.order_may_exist) == (limit, False)
-        assert str(expired).startswith("the rate limit would delay the order by 0.5 s, and ")
+        assert str(expired).startswith("the rate limit would delay the order by 0.5 s, beyond ")
         assert world.time.slept == []
         assert len(world.bank.placed) == 1
         assert (await world.entry()).state is KeyState.FREE

@@ -297,7 +297,9 @@ async def test_a_hanging_resolve_costs_a_run_one_timeout(
 
     assert len(asked.keys) == limit
     assert report == RecoveryReport(in_doubt=40)
-    assert f"resolve failed {limit} times in a row: this run does not call it again" in caplog.messages
+    assert (
+        f"resolve failed {limit} times in a row: this recovery does not call resolve again" in caplog.messages
+    )
 
 
 async def test_after_a_timeout_no_look_up_starts_until_the_others_have_ended(

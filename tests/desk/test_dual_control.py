@@ -298,7 +298,7 @@ async def test_of_two_simultaneous_approvals_the_second_shows_who_was_first(
     (by,) = [step.by for step in await world.journal.history(world.scope, "k") if step.move == form]
     first, second = sorted(zip(answers, people, strict=True), key=lambda one: one[0].status)
     assert (first[0].status, first[1].name, second[0].status) == (303, by, 409)
-    assert f"Nothing was changed: {by} approved it at " in second[0].text
+    assert f"Nothing was changed: {by} approved the proposal at " in second[0].text
     assert (
         "Approved: the decision is recorded."
         not in second[0].text + (await second[1].key(done="approved")).text
@@ -314,4 +314,4 @@ async def test_a_repeated_approval_shows_that_it_was_already_yours(ada: Visitor,
     again = await ben.sends(page, "approve", reason="I asked, too")
 
     assert again.status == 409
-    assert "Nothing was changed: you approved it at " in again.text
+    assert "Nothing was changed: you approved the proposal at " in again.text

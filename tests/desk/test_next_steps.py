@@ -36,10 +36,7 @@ def test_the_page_and_the_documentation_name_the_same_first_step_for_each_cause(
 async def test_a_key_in_doubt_shows_what_to_do_now(doubted: World, desk: Desk):
     shown = (await desk.visitor().key()).text
 
-    assert (
-        "What to do now In most such cases the order exists: ask the service about it. Do not pay it again"
-        in shown
-    )
+    assert "What to do now The order probably exists: ask the service about it. Do not pay it again" in shown
 
 
 async def test_a_doubt_without_a_recorded_cause_shows_what_to_do_now(doubted: World, desk: Desk):

@@ -50,7 +50,7 @@ def test_encrypted_data_needs_its_owner_and_its_key():
     assert sealed != seal(a=OLD).sealed(b"data", owner="intent-1")
     assert seal(a=OLD, b=NEW).opened(sealed, owner="intent-1") == b"data"
     for other, owner in ((seal(a=NEW), "intent-1"), (seal(a=OLD), "intent-2")):
-        with pytest.raises(DoesNotOpen, match="the key 'a' cannot decrypt it"):
+        with pytest.raises(DoesNotOpen, match="the record cannot be decrypted with the key 'a'"):
             other.opened(sealed, owner=owner)
     with pytest.raises(DoesNotOpen, match="encrypted with the key 'a', which is not among the given keys"):
         seal(b=OLD).opened(sealed, owner="intent-1")

@@ -224,7 +224,7 @@ async def test_a_wrong_token_is_refused_with_a_message(client: WireClient):
     answer = await entered(client, "guessed")
 
     assert answer.status == 403
-    assert "This is not the token." in read(answer).text
+    assert "This is not the sandbox's token." in read(answer).text
     assert "Set-Cookie" not in answer.headers
 
 

@@ -64,12 +64,12 @@ async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_p
         told = json.loads(await trial.line("published to transfer.outcomes: "))
         assert (told["key"], told["outcome"]) == ("payment-1", "created")
         another = "echo " + await trial.line("echo ")
-        assert await in_a_shell(another) == (0, "1 sent to transfer.commands\n")
+        assert await in_a_shell(another) == (0, "commands sent to transfer.commands: 1\n")
 
         commands = [command("payment-3", order=refused_order()), command("payment-4"), command("payment-4")]
         lines = b"\n".join(one.to_json() for one in commands)
         sent = await asyncio.to_thread(invoke, "send", "--broker", broker, "-", answers=lines)
-        assert (sent.exit_code, sent.output) == (0, "3 sent to transfer.commands\n")
+        assert (sent.exit_code, sent.output) == (0, "commands sent to transfer.commands: 3\n")
         more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(3)]
         became = {one["key"]: one["outcome"] for one in more}
         assert became == {"payment-2": "created", "payment-3": "refused", "payment-4": "created"}
@@ -327,7 +327,7 @@ async def test_send_sends_to_a_broker_without_a_worker(there, tmp_path):
 
     result = await asyncio.to_thread(invoke, *arguments)
 
-    assert (result.exit_code, result.output) == (0, f"1 sent to {there.settings.commands}\n")
+    assert (result.exit_code, result.output) == (0, f"commands sent to {there.settings.commands}: 1\n")
     assert await there.left() == 1
 
 

@@ -84,7 +84,7 @@ def caused_by(error):
         (TimeoutError(), "no response in time"),
         (OSError("ada.okafor@example.org"), "OSError"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "ada.okafor@example.org"), "connection refused"),
-        (socket.gaierror(-2, "ada.okafor@example.org"), "its host name is unknown"),
+        (socket.gaierror(-2, "ada.okafor@example.org"), "the host name is unknown"),
         (caused_by(ConnectionRefusedError()), "connection refused"),
         (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 111] of 127.0.0.1"), "connection refused"),
         (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 113] of 127.0.0.1"), "OSError"),

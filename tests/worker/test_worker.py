@@ -129,7 +129,7 @@ async def test_an_error_is_logged_without_its_text(caplog):
 
     await desk.take()
 
-    assert "a message failed and will be redelivered (OSError)" in caplog.text
+    assert "processing a message failed; the message will be redelivered (OSError)" in caplog.text
     assert "ada" not in caplog.text
 
 

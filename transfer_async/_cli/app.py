@@ -65,7 +65,7 @@ def desk(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     label: Annotated[
-        str, typer.Option(help="The environment's name, shown on every page, such as live.")
+        str, typer.Option(help="The environment's name, such as live, shown on every page.")
     ] = "",
     colour: Annotated[
         str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band behind the label.")
@@ -194,7 +194,7 @@ def sandbox(
     profile: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Imitate a service, from a profile that transfer-async probe has written."
+            metavar="FILE", help="Imitate the service from which transfer-async probe recorded the profile."
         ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A PEM file with the certificate for https.")] = None,
@@ -326,8 +326,8 @@ def verify_hooks(
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
 
-    Exit codes: 0 the hooks keep all rules; 1 a rule is broken; 2 the factory does not exist, or its result is
-    invalid.
+    Exit codes: 0 the hooks follow all rules; 1 a rule is broken; 2 the factory does not exist, or its result
+    is invalid.
     """
     from transfer_async import testing  # imports the sandbox: 80 ms
 

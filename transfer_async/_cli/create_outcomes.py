@@ -425,7 +425,8 @@ class Tally:
         """Yield lines that explain what happened and what to do next."""
         if (before := self.counts[Outcome.CREATED] - self.made) > 0:
             yield (
-                f"already created before this run: {before:,}. To make such a payment again, use another key"
+                f"already created before this run: {before:,}. "
+                "To make one of these payments again, use another key"
             )
         if count := self._reasons[process.UNKNOWN].total():
             yield (

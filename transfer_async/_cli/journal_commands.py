@@ -210,10 +210,10 @@ def _decide_from_file(
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
     """Upgrade the journal to this version's format.
 
-    First stop every program that uses the journal. Programs of an earlier version can never use the journal
-    again. All scopes are upgraded in place, in one transaction. If the command is interrupted, run it again.
-    The command shows what the journal contains, and asks for confirmation before it changes anything. If the
-    format is up to date, the command does nothing.
+    First stop every program that uses the journal. After the upgrade, programs of an earlier version can no
+    longer use the journal. All scopes are upgraded in place, in one transaction. If the command is
+    interrupted, run it again. The command shows what the journal contains, and asks for confirmation before
+    it changes anything. If the format is up to date, the command does nothing.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
     is_needed = plan.found != plan.version
@@ -221,8 +221,8 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         complain(_plan_text(plan))
         confirm(
             (
-                "Programs of an earlier version, including running ones, can never use the "
-                "journal again. This cannot be undone. Have you stopped all programs of an "
+                "After the upgrade, programs of an earlier version, including running ones, can no "
+                "longer use the journal. The upgrade cannot be undone. Have you stopped all programs of an "
                 "earlier version, and should the journal be upgraded now?"
             ),
             yes=yes,
@@ -484,7 +484,7 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
         if not is_interactive():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
         order_id = candidates[0]
-        question = f"An unreadable response contains {order_id}. Is it the order of {shown(view.key)}?"
+        question = f"An unreadable response contains {order_id}. Does this order belong to {shown(view.key)}?"
         confirm(question, yes=False)
     return candidates[0]
 
@@ -673,7 +673,11 @@ async def _approval_text(operators: Operators, key: str) -> str:
     Return an empty string if the proposal was not approved.
     """
     step = approval(await operators.history(key))
-    return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
+    return (
+        ""
+        if step is None
+        else f"; {shown(step.by)} approved the proposal at {journal_output.step_time(step)}"
+    )
 
 
 def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
@@ -767,31 +771,34 @@ def prune(
     target: JournalTarget,
     before: Annotated[
         str | None,
-        typer.Option(help="Delete keys that ended before this date or time in UTC, such as 2026-01-01."),
+        typer.Option(
+            help="Delete keys whose outcome was recorded before this date or time in UTC, such as 2026-01-01."
+        ),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Delete keys that ended longer ago than this, such as 90d, 12h or 2w.")
+        str | None,
+        typer.Option(help="Delete keys whose outcome is older than this duration, such as 90d, 12h or 2w."),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete keys that ended long ago.
+    """Delete old keys.
 
-    The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys that ended
-    within the last day are kept, because their message or file may be delivered again. The command asks for
-    confirmation, because the next call with a deleted key creates another order.
+    The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys whose outcome
+    was recorded within the last day are kept, because their message or file may be delivered again. The
+    command asks for confirmation, because the next call with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain(
-            "journal: keys that ended within the last day are kept, because their message or file may be "
-            "delivered again"
+            "journal: keys whose outcome was recorded within the last day are kept, because their message or "
+            "file may be delivered again"
         )
     confirm(
         (
-            f"This deletes every key of {shown(target.scope)} that ended before "
+            f"This deletes every key of {shown(target.scope)} whose outcome was recorded before "
             f"{journal_output.iso(time)} and more than a day ago. A call with a deleted key "
             "creates another order. Delete these keys?"
         ),

@@ -78,9 +78,9 @@ AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Used instead of --settle-after when resolve returns NO_ORDER and the sender, "
-            "which may only be suspended, never reported a result; 86400 (a day) by "
-            "default."
+            "Used instead of --settle-after if resolve returns NO_ORDER for an order whose "
+            "sender never reported a result (the sender may only be suspended); 86400 (a "
+            "day) by default."
         )
     ),
 ]
@@ -126,7 +126,7 @@ _NETWORK_HELP = {
     ),
     "headers": (
         "FILE",
-        ("A file of headers to send with every request, one per line, such as X-Gateway-Key: 7f3a."),
+        ("A file with one header per line, such as X-Gateway-Key: 7f3a, to add to every request."),
     ),
 }
 NETWORK: Options = {

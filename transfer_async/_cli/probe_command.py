@@ -87,7 +87,8 @@ def probe(
         str | None,
         typer.Option(
             metavar="MODULE:FACTORY",
-            help="The factory that you pass to worker. Only its headers and request_id_header are used.",
+            help="The factory that you pass to transfer-async worker. Only its headers and request_id_header "
+            "are used.",
         ),
     ] = None,
     network: options.Network,

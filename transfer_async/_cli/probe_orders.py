@@ -465,8 +465,8 @@ def _check_answered(planned: PlannedOrder, response: Response) -> None:
         raise Stopped(
             f"{planned.name} ({planned.case.why}) was sent, but no response arrived: look "
             "for the order in the test environment, then run the probe again. The probe "
-            "will send the order once more. If again no response arrives, the profile will "
-            "record this"
+            "will send the order once more. If no response arrives again, the profile will "
+            "record the missing response"
         )
 
 

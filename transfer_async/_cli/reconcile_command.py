@@ -194,7 +194,7 @@ _FIGURES = {
     ),
     NotFound.kind: "keys in doubt with no matching order so far",
     Unknown.kind: "orders that belong to no key",
-    Lacking.kind: "created keys whose order is not in the export",
+    Lacking.kind: "keys whose recorded order is not in the export",
     WrongOrder.kind: "keys resolved with a wrong order",
 }
 

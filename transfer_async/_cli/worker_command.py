@@ -153,7 +153,7 @@ def send(
         except OSError as error:
             raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from None
     _run("send", publish(where, read, settings))
-    tell(f"{len(read)} sent to {commands}")
+    tell(f"commands sent to {commands}: {len(read)}")
 
 
 def _try(settings: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[P
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the known fields are {', '.join(sorted(known))}"
-    return [(prefix.rstrip(".") or "$", f"its field number {place} is unknown; {hint}")]
+    return [(prefix.rstrip(".") or "$", f"field number {place} is unknown; {hint}")]
 
 
 def _unknown_in_order(order: object) -> list[Problem]:

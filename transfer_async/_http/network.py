@@ -84,7 +84,7 @@ def _headers_in(path: str, setting: str) -> dict[str, str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        why = getattr(error, "strerror", None) or "the file is not UTF-8"
         raise ValueError(f"{setting}: cannot be read ({why}); it must be a text file of headers") from None
     headers: dict[str, str] = {}
     for number, line in enumerate(lines, 1):

@@ -79,8 +79,8 @@ def _refuse_second_spelling(path: str) -> None:
         if "" in segments or "." in segments or ".." in segments or "\\" in stage:
             raise ValueError(
                 "base_url: must not contain an empty path segment ('//'), a dot segment or a backslash, "
-                "encoded or not; remove it, and if keys are recorded under the old base_url, pass that one "
-                "as scope="
+                "encoded or not; remove it, and if keys are recorded under the old base_url, pass the old "
+                "base_url as scope="
             )
 
 

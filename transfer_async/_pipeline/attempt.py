@@ -430,7 +430,7 @@ async def wait_in_queue(
             waited = await queue.wait(within=seconds_to_wait(context.clock, work, until))
     except TimeoutError:
         limit = limit_passed(context.clock, work, ahead) or "deadline"
-        why = f"the rate limit would delay the order by {ahead:.3g} s, and {LIMIT_NAMES[limit]} comes first"
+        why = f"the rate limit would delay the order by {ahead:.3g} s, beyond {LIMIT_NAMES[limit]}"
         raise Expired(why, limit=limit) from None
     if waited:
         context.publish(RateLimitWaited, work, waited=waited)

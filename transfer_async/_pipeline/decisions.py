@@ -310,9 +310,9 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
         help="Record that no order exists for a key in doubt, and none can appear.\n\n"
-        "This frees the key. The command shows what the next recovery will undo, such as a hold, and asks "
-        "first. If the same message or line of a file is processed again, nothing is sent: the recorded "
-        "result is returned. If the payment is still due, use another key.",
+        "A refutation frees the key. The command shows what the next recovery will undo, such as a hold, and "
+        "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
+        "the recorded result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
         button=_refute_button,
         propose="Propose that no order exists",
@@ -348,7 +348,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         effects=_of_taking_back,
         title="The order's id is not certain",
         button="Put the key back in doubt",
-        propose="Propose to put it back in doubt",
+        propose="Propose to put the key back in doubt",
         verb="Taking it back",
         proposed="back into doubt",
         explained="the order's id is withdrawn",

@@ -116,8 +116,8 @@ class PlainHook:
         returned: object = await self._function(intent)  # type: ignore[func-returns-value]
         if returned is not None:
             raise PreflightFailed(
-                f"the hook {self.name!r} returned a {type(returned).__name__}: a plain function raises "
-                "PreflightFailed to stop an order, and returns None to let it pass",
+                f"the hook {self.name!r} returned a {type(returned).__name__}: a hook function must "
+                "return None, or raise PreflightFailed if the order must not be sent",
                 refused=False,
             )
 

@@ -37,21 +37,21 @@ CAUSES = {
     CauseKind.UNREADABLE_ANSWER: "unreadable answer",
     CauseKind.SECOND_ANSWER: "a second answer",
     CauseKind.ABANDONED: "abandoned",
-    CauseKind.CLOSED: "cut off at close",
+    CauseKind.CLOSED: "client closed",
     CauseKind.TAKEN_BACK: "taken back",
     CauseKind.SUPERSEDED: "an earlier order may exist",
 }
 """A short text for each cause of a doubt."""
 
 NEXT_STEPS = {
-    CauseKind.NO_ANSWER: "In most such cases the order exists: ask the service about it",
-    CauseKind.CUT_ANSWER: "In most such cases the order exists: ask the service about it",
+    CauseKind.NO_ANSWER: "The order probably exists: ask the service about it",
+    CauseKind.CUT_ANSWER: "The order probably exists: ask the service about it",
     CauseKind.STATUS: "Ask the service, with the request id",
     CauseKind.UNREADABLE_ANSWER: "Ask the service about the candidate order",
     CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
-    CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
-    "Then ask the service about the order",
-    CauseKind.CLOSED: "In most such cases the order exists: ask the service about it",
+    CauseKind.ABANDONED: "Make sure that the sender's process has ended: a suspended process may still send "
+    "the order. Then ask the service about the order",
+    CauseKind.CLOSED: "The order probably exists: ask the service about it",
     CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Ask the service for the right order",
     CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",

@@ -739,7 +739,7 @@ class Operators:
             raise ApprovalRequired
         if verdict.denial is Rejection.BUSY:
             left = math.ceil(verdict.lease_left)
-            raise ValueError(f"key: a worker may be using it; try again in {left} s")
+            raise ValueError(f"key: a worker may be using the key; try again in {left} s")
         return verdict.entry
 
     async def _expired(self, key: str, attempt: str) -> Entry:

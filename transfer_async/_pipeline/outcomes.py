@@ -507,10 +507,12 @@ def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - a refused key has an ending
-    text = "the service refused this order before; it was not sent again"
+    text = "the service refused this order before; the order was not sent again"
     error: TransferError
     if ending.outcome is Outcome.NOT_SENT:
-        error = PreflightFailed("a hook refused this order before; it was not called again", refused=True)
+        error = PreflightFailed(
+            "a hook refused this order before; the hook was not called again", refused=True
+        )
     elif ending.error == Refuted.__name__:
         error = Refuted(text)
     else:
@@ -608,7 +610,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
         return order_id
     if answer is None or answer is NO_ORDER:
         return answer
-    raise ValueError("the result is neither an order, an id, NO_ORDER nor None")
+    raise ValueError("the result is not an order, an id, NO_ORDER or None")
 
 
 async def _resolved(
@@ -645,7 +647,7 @@ async def _suspect_resolved(
     Raises:
         JournalFailed: the journal could not be written; the write will be retried.
     """
-    why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
+    why = f"the client's resolve found {order_id} after the order had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
         why = f"the key is recorded with order {found_in.order_id}, but the client's resolve found {order_id}"
     suspect = Suspect(

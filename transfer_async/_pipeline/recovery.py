@@ -336,7 +336,10 @@ class Recovery:
             await self._may_have_changed.wait()
         if self._unanswered >= min(IN_A_ROW, limit) and not self._gave_up:
             self._gave_up = True
-            log.warning("resolve failed %d times in a row: this run does not call it again", self._unanswered)
+            log.warning(
+                "resolve failed %d times in a row: this recovery does not call resolve again",
+                self._unanswered,
+            )
         if self._gave_up or self._is_over():
             return False
         self._asking += 1

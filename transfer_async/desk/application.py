@@ -365,7 +365,7 @@ class Action:
                 problem = Sentence(text, (*problem.values, _who(step, form)))
         approved = approval(history)
         if form.name in ("approve", "withdraw") and approved in steps and approved is not None:
-            text = f"Nothing was changed: {{}} approved it at {time(approved.at)}"
+            text = f"Nothing was changed: {{}} approved the proposal at {time(approved.at)}"
             problem = Sentence(text, (_who(approved, form),))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):

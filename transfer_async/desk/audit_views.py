@@ -156,7 +156,7 @@ class AuditViews:
             for _, step, _ in found:
                 self._mark(step.by or "")
             if not after and mark not in self._names:
-                raise ValueError("the history contains no line by the person in this URL: enter the name")
+                raise ValueError("the history contains no entry by the person in this URL: enter the name")
         return self._names[mark]
 
     def _cannot(self, request: web.Request, error: ValueError) -> web.Response:

@@ -581,7 +581,8 @@ KIND_LABELS = {
 """The labels of the reasons why a key needs attention."""
 
 KIND_HELP = {
-    "doubt": "The order may exist, and its hold is kept. Find out whether it exists, then record the result.",
+    "doubt": "The order may exist, and its hold is kept. Find out whether the order exists, then "
+    "record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
     "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
     "The next recovery tries again.",

@@ -455,8 +455,8 @@ class DurableJournal(abc.ABC):
             if known and scope not in known:
                 other = known[0]
                 log.warning(
-                    "the journal has keys of the scope %r, but none of %r: if it is the same service under a "
-                    "new address, pass scope=%r; if you do not, every key is free and may be paid again",
+                    "the journal has keys of the scope %r, but none of %r: if only the service's address has "
+                    "changed, pass scope=%r; without it, every key is free and every payment may be repeated",
                     other,
                     scope,
                     other,

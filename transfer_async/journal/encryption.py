@@ -122,7 +122,10 @@ class KeySeal:
             raw = base64.b64decode(encoded, validate=True)
             data: bytes = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], owner.encode())
         except (self._broken, binascii.Error, ValueError):
-            raise DoesNotOpen(f"the key '{name}' cannot decrypt it: wrong key or changed text") from None
+            raise DoesNotOpen(
+                f"the record cannot be decrypted with the key '{name}': the key is wrong, or the record was "
+                "changed"
+            ) from None
         return data
 
 
@@ -157,7 +160,7 @@ class _CheckedSeal:
         """See `Seal.opened`."""
         data = _called(partial(self._seal.opened, text, owner=owner), "decrypt")
         if type(data) is not bytes:
-            raise SealFailed("the seal did not decrypt to bytes")
+            raise SealFailed("the seal did not return the decrypted data as bytes")
         return data
 
 

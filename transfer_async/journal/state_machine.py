@@ -139,7 +139,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         for state in KeyState
     ),
     *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
-    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key could be paid again"),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a call with a free key would pay again"),
     *(
         Transition(
             Suspect,

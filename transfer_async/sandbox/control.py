@@ -389,7 +389,9 @@ class Page:
         sent = _field(call, "token").strip()
         if not hmac.compare_digest(sent.encode("utf-8", "replace"), self._token.encode("utf-8", "replace")):
             return _page(
-                "token", status=403, problem="This is not the token. Copy it from the sandbox's output."
+                "token",
+                status=403,
+                problem="This is not the sandbox's token. Copy the token from the sandbox's output.",
             )
         cookie = f"{self._cookie}={self._session}; Path=/sandbox/; HttpOnly; SameSite=Strict"
         return _see(HOME, {"Set-Cookie": cookie})

@@ -255,7 +255,9 @@ class HookHarness:
         try:
             return checked_receipt(hook or self.bank.hold, returned) or ""
         except (TypeError, ValueError, HoldFailed) as error:
-            raise self.broken(rules.REFERENCE, f"it returned {_SHORT.repr(returned)}: {error}") from error
+            raise self.broken(
+                rules.REFERENCE, f"the call returned {_SHORT.repr(returned)}: {error}"
+            ) from error
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
         """Try to place a very large hold, and check that the ledger agrees with the result."""
@@ -359,7 +361,7 @@ class HookHarness:
             task.cancel()
             await asyncio.wait({task}, timeout=0)
         self.did.append(call)
-        raise self.broken(rules.COMES_BACK, f"it did not end within {self.patience:g} s")
+        raise self.broken(rules.COMES_BACK, f"the call did not end within {self.patience:g} s")
 
     async def _cut_off(self, call: str, work: Awaitable[T], cut: Cut) -> tuple[bool, asyncio.Task[T]]:
         cuttable = Cuttable(work, cut)

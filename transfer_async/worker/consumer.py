@@ -150,7 +150,9 @@ class Worker:
                 disposition = (await self._process(delivery)).value
         except Exception as error:  # noqa: BLE001 - the worker must continue with the next message
             # The error's text and traceback may contain personal data.
-            log.error("a message failed and will be redelivered (%s)", type(error).__name__)
+            log.error(
+                "processing a message failed; the message will be redelivered (%s)", type(error).__name__
+            )
         self._record(delivery, disposition, seconds=self._clock.now() - began)
 
     def _record(self, delivery: Delivery, disposition: str, *, seconds: float) -> None:

@@ -88,7 +88,7 @@ def test_orders_that_were_created_before_are_counted_separately():
     tally.made = 1
     (told,) = tally.advice()
 
-    assert told == "already created before this run: 2. To make such a payment again, use another key"
+    assert told == "already created before this run: 2. To make one of these payments again, use another key"
 
 
 def test_a_final_refusal_does_not_advise_to_run_the_command_again():

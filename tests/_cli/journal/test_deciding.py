@@ -299,7 +299,7 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
     assert not_interactive.stderr == "journal: --order-id or --candidate is required when not interactive\n"
     assert shown["candidates"] == [order_id]
     assert shown["history"][-1]["reason"].endswith(f"; the response contains the id {order_id}")
-    assert f"contains {order_id}. Is it the order of doubt?" in no.stderr
+    assert f"contains {order_id}. Does this order belong to doubt?" in no.stderr
     assert (await world.entry("doubt")).order_id == order_id
 
 

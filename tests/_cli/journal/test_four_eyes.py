@@ -82,7 +82,7 @@ async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
 
     assert "changed since" in second.stderr
     approved = (await world.journal.history(world.scope, "k"))[-1]
-    assert second.stderr.endswith(f"; cleo approved it at {journal_output.step_time(approved)}\n")
+    assert second.stderr.endswith(f"; cleo approved the proposal at {journal_output.step_time(approved)}\n")
 
 
 async def test_a_proposal_is_shown_and_rejected(world: World):

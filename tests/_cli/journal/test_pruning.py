@@ -28,7 +28,7 @@ async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World
     for age in ("0m", "23h"):
         result = await asked("prune", "--older-than", age, "--yes")
         assert result.stdout == f"{world.scope}: 0 keys deleted\n"
-        assert "journal: keys that ended within the last day are kept" in result.stderr
+        assert "journal: keys whose outcome was recorded within the last day are kept" in result.stderr
     assert await world.known("created") is not None
 
 

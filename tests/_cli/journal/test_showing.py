@@ -163,7 +163,7 @@ async def test_a_key_is_shown_with_its_history(world: World):
     result = await asked("show", "doubt")
 
     entry = await world.entry("doubt")
-    assert "next step   In most such cases the order exists: ask the service about it\n" in result.stdout
+    assert "next step   The order probably exists: ask the service about it\n" in result.stdout
     assert f"intent      {entry.intent_id}" in result.stdout
     assert "state       in doubt" in result.stdout
     assert "order       155025.00 NGN (NG) for 100.00 USD (US)" in result.stdout

@@ -68,7 +68,7 @@ def reason(error: BaseException) -> str:
         return own or "no response in time"
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror):
-            return "its host name is unknown"
+            return "the host name is unknown"
         if isinstance(cause, OSError) and _is_refused(cause):
             return "connection refused"
     # The driver's classes are compared by name, because the driver may not be installed. A cluster without a

@@ -387,7 +387,7 @@ SETTLING: dict[str, Scenario] = {
     "an order that appears after its refutation binds the key again": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW, refute(), create()),
     ),
-    "a claim with once receives the recorded refusal": (
+    "a claim with once returns the recorded refusal": (
         (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
@@ -395,7 +395,7 @@ SETTLING: dict[str, Scenario] = {
         for state, way in WAYS.items()
     },
     "a suspected duplicate binds a key without an entry": (suspect(), Step(claim(), R.IN_DOUBT)),
-    "a key with a suspected duplicate cannot send again": (
+    "no order is sent for a key with a suspected duplicate": (
         (claim(), mark(), release(), claim(2), suspect()),
         _lost(mark("b", number=2), release(None, number=2, pending_undos=undos("hold", number=2))),
     ),
@@ -438,7 +438,7 @@ PENDING: dict[str, Scenario] = {
         (claim(), release(None, pending_undos=undos("hold"), lease=0.0), acquire_lease()),
         (Step(acquire_lease(), R.BUSY), LEASE, acquire_lease()),
     ),
-    "one worker at a time resolves a doubt, and may release it": (
+    "one worker at a time resolves a doubt, and may release its lease": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
     "the resolution of a published doubt is pending until it is published": (
@@ -523,7 +523,7 @@ DECISIONS: dict[str, Scenario] = {
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
     ),
     "a second demand changes nothing": (DEMANDED, WAIVED[0], DEMANDED, WAIVED[1]),
-    "the key of an order cannot demand or waive dual control": (CREATED, _lost(demand(), waive())),
+    "dual control cannot be demanded or waived with the key of an order": (CREATED, _lost(demand(), waive())),
 }
 
 SCENARIOS: dict[str, Scenario] = {**FULL, **LEASES, **SETTLING, **PENDING, **DECISIONS}
