@@ -38,7 +38,7 @@ async def test_prune_asks_first(world: World, answer: str, code: int):
     await world.create(key="created")  # returns the recorded order the second time
     result = await asked(*JUNE, answers=answer, code=code)
 
-    assert "ended before 2024-06-01T00:00:00.000Z" in result.stderr
+    assert "recorded before 2024-06-01T00:00:00.000Z" in result.stderr
     assert (await world.known("created") is None) is (code == 0)
 
 
