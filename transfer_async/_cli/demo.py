@@ -401,7 +401,7 @@ class ManyOrders:
         """Create the orders, compare them, and print a row for each outcome.
 
         Raises:
-            FalseClaim: the client's results differ from the sandbox or the ledger.
+            FalseClaim: the client's results differ from what the sandbox or the ledger recorded.
         """
         quiet = Ledger(lambda *_: None)
         async with Sandbox(seed=0, faults=FAULTS) as sandbox:

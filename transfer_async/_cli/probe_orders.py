@@ -149,7 +149,7 @@ class Plan:
     limits: Mapping[str, SeenLimits]  # by currency; limits are not tested if the poster's currency has none
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
-        """Return the next order to send for a case, given the orders already sent, or None."""
+        """Return the next order to send for a case, or None if all its orders were sent."""
         case = CASES[NAMES.index(name)]
         found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
         if found is not None and (first := [item for item in sent if item.name == case.repeats]):

@@ -236,7 +236,8 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log: Say) -> None:
     """Run a worker with a broker, a sandbox and a journal until SIGINT or SIGTERM, then stop them all.
 
-    ``nats`` is the path of the ``nats-server`` program. ``home`` is an empty directory for all files.
+    ``nats`` is the path of the ``nats-server`` program. ``home`` must be an empty
+    directory; the broker, the sandbox and the journal write their files there.
 
     Raises:
         OSError: the broker or the sandbox could not be started.

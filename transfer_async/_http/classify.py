@@ -97,7 +97,7 @@ _TOKEN_REFUSED = Rule(
 _SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,
     Classification.ANSWERED,
-    "the status means success; an order's response must still match the order that was sent",
+    "the status means success, but the returned order must still match the order that was sent",
 )
 _PROMISED = Rule(
     lambda e, policy: _status(e) in policy.not_processed,

@@ -158,7 +158,7 @@ class CauseKind(enum.Enum):
 
 @frozen(kw_only=True)
 class Attempt:
-    """One HTTP attempt of a call, as recorded on the call's error.
+    """One HTTP attempt that was made during a call, as recorded on the call's error.
 
     Args:
         number: the attempt's position in the call; the first attempt is 1.

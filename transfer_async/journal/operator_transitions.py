@@ -89,7 +89,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the proposal, which replaces any earlier one and becomes void at the key's next change."""
+        """Record the proposal. It replaces any earlier proposal, and is void once the key changes again."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,

@@ -324,7 +324,7 @@ class JournalContract:
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads pages until one is empty, and never processes a key that no page contains."""
+        """`recover` reads pages until one is empty, and processes only the keys that the pages contain."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
         # The lease of the last key ends first.
