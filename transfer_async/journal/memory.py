@@ -45,8 +45,8 @@ class MemoryJournal:
     client generated is deleted once no work is left for it, unless the caller may have learned the key from
     an error and an order may exist. Other keys without work left are kept for ``keep``, or until the space is
     needed for newer keys. Several threads may share one journal, each with its own event loop. A process that
-    is forked after the first write cannot write to its copy of the journal, because the copy would miss the
-    parent's later writes.
+    is forked after the first write cannot record transitions in its copy of the journal, because the copy
+    would miss the parent's later writes.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
@@ -89,7 +89,7 @@ class MemoryJournal:
         process = os.getpid()
         if self._process != process:
             if self._process is not None:  # Checked first: another thread may have held the lock at the fork.
-                raise JournalFailed("the journal was used before a fork: create one in each process")
+                raise JournalFailed("the journal was used before a fork: create a journal in each process")
             self._process = process
         place = (scope, key)
         with self._lock:  # No other thread may write between the read and the write.

@@ -111,7 +111,8 @@ class Worker:
         inject: a function, called within ``around``, that returns the headers to add to the published
             outcome.
         measure: a function that records each delivery that was processed; see `Measure`.
-        clock: the source of time, sleep and randomness, for tests.
+        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
+            the event loop's time.
 
     Raises:
         ValueError: ``beat_every`` is not a duration above 0.
@@ -396,7 +397,8 @@ class Sweeper:
         every: the seconds between two sweeps. The first sweep starts after a random fraction of ``every``.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
-        clock: the source of time, sleep and randomness, for tests.
+        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
+            the event loop's time.
 
     Raises:
         ValueError: ``every`` is not a duration above 0.

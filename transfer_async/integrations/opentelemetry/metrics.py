@@ -46,7 +46,7 @@ OPERATION_DURATION: Final = "db.client.operation.duration"
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
-    DOUBTS_BEGUN: ("{order}", "Orders that were in doubt when their call ended."),
+    DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
     DOUBTS_ENDED: ("{order}", "Orders in doubt that were resolved or refuted, by outcome."),
     UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
     DUPLICATES_SUSPECTED: ("{order}", "Orders that may have been paid twice."),
