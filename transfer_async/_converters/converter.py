@@ -295,12 +295,14 @@ def _read_loosely(kind: Any, value: Any, path: str, unread: list[str]) -> Any:
     """
     if value is None or kind is Any:
         return value
-    if typing.get_origin(kind) is tuple:
-        return _read_list(typing.get_args(kind)[0], value, path, unread)
-    if attrs.has(kind):
-        return _read_model(kind, value, path, unread)
+    read = LEAVES.get(kind)
+    if read is None:
+        if typing.get_origin(kind) is tuple:
+            return _read_list(typing.get_args(kind)[0], value, path, unread)
+        if attrs.has(kind):
+            return _read_model(kind, value, path, unread)
+        read = read_object
     try:
-        read: Reader = LEAVES.get(kind, read_object)
         return read(value)
     except ValueError:
         unread.append(path)
@@ -568,13 +570,24 @@ def _read_rest(order: responses.Order, *, raw: bytes, of_bank: tuple[Any, ...]) 
 
 def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) -> tuple[Any, ...]:
     try:
-        written = dict(as_written(raw))
+        written = _whole_or_by_field(raw)
     except Unreadable:  # The JSON was readable before, but the call stack may now be too deep.
         unread.append("$")
         written = {}
     bank = dict(written.get(_BANK.wire_name, ()))
     external_order = _external_order(bank, of_bank, f"$.{_BANK.wire_name}", unread)
     return (external_order, *read_optional_fields(responses.Order, written, "$", unread).values())
+
+
+def _whole_or_by_field(raw: bytes) -> dict[str, Any]:
+    """Return the fields of a readable order, decoded if possible, and as written if one value is invalid.
+
+    To decode the order as a whole takes a third of the time. `as_decoded` leaves decoded values as they are.
+    """
+    try:
+        return cast("dict[str, Any]", decode(raw))
+    except Unreadable:
+        return dict(as_written(raw))
 
 
 def _external_order(
