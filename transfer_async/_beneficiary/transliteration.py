@@ -37,7 +37,7 @@ class Word:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
         units: the spellings of each unit of the word in plain Latin.
-        marks: the accents of each Latin letter, used to detect words with contradictory accents.
+        marks: the accents of each Latin letter, used to detect words with conflicting accents.
     """
 
     native: str = field(repr=False)

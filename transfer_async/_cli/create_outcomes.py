@@ -179,7 +179,7 @@ class OutcomeFile:
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
-    """Check that an `OutcomeFile` may be written at ``path``.
+    """Check that an `OutcomeFile` can be written to ``path``.
 
     Raises:
         ValueError: the directory does not exist, or the name is already in use.

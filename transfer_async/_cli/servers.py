@@ -72,7 +72,9 @@ def _fault_share(text: str) -> tuple[Fault, float]:
     try:
         return fault, float(share)
     except ValueError:
-        raise ValueError(f"the fraction of orders that it affects is missing, as in {name}=0.05") from None
+        raise ValueError(
+            f"the fraction of orders to affect is missing: write, for example, {name}=0.05"
+        ) from None
 
 
 def _value(text: str) -> Any:

@@ -235,7 +235,8 @@ class InvalidOrder(TransferError, ValueError):
     """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every problem found, each as a pair of a field and a reason. A reason never shows the value.
+        problems: every problem found, each as a pair of a field and a reason. A reason never contains the
+            rejected value.
     """
 
     default_order_may_exist = False

@@ -290,7 +290,7 @@ class DurableJournal(abc.ABC):
         return entries_of(scope, await self._page(scope, "%", limit=limit, after=after), self._seal)
 
     async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys whose lease is valid."""
+        """Return one page of `Journal.work`, including the keys whose lease has not expired."""
         found = await self._page(scope, "%", limit=limit, after=after, at=math.inf)
         return entries_of(scope, found, self._seal)
 

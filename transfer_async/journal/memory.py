@@ -176,7 +176,7 @@ class MemoryJournal:
         return self._page(self._of(scope), limit, after)
 
     async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `work`, including the keys whose lease is valid."""
+        """Return one page of `work`, including the keys whose lease has not expired."""
         return self._page(self._of(scope), limit, after, now=math.inf)
 
     async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:

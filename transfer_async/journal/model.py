@@ -211,7 +211,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         intent: the intent, kept until the key is free or the service's response with the order is recorded.
             If only the order's id is recorded, the intent is kept, because the id may be withdrawn.
         client_made: whether the client generated the key.
-        epoch: the number of claims of this intent. A take-over increments the number.
+        epoch: how many times this intent has been claimed. A take-over increments the number.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
         claimed_at: when this intent was first claimed.
         lease_until: when the lease of the worker that uses the key expires.

@@ -338,7 +338,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys whose lease is valid.
+        """Return one page of `Journal.work`, including the keys whose lease has not expired.
 
         A custom journal cannot list keys whose lease is valid.
         """

@@ -851,7 +851,7 @@ class Claim(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if now < entry.lease_until else None
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the claim. Without an entry, begin the key's first intent.
+        """Decide the claim. If the key has no entry, begin its first intent.
 
         If a dead worker may have sent the order, reject the claim and put the key in doubt.
         """

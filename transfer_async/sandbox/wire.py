@@ -291,7 +291,7 @@ def amounts_agree(request: CreateOrder) -> bool:
 
 
 def decimal_of(value: object) -> Decimal | None:
-    """Return a number, or a string with a number, as a `Decimal`; None for anything else."""
+    """Return a number, or a numeric string, as a `Decimal`; None for anything else."""
     try:
         return _number_or_text(value)
     except _Invalid:

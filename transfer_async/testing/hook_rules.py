@@ -150,7 +150,7 @@ CHECKS = HookRule(
 )
 
 
-_LETTERS = "A, B, ... are intents, each for one order; place(A) calls your hook for the intent A"
+_LETTERS = "A, B, ... are intents, each for one order; place(A) calls your hook for intent A"
 
 
 @frozen(kw_only=True)

@@ -171,7 +171,7 @@ async def test_holds_that_cannot_be_released_are_noted_in_the_report():
         note.startswith("no further trial ran after ") and "the hooks could not release" in note
         for note in report.notes
     )
-    assert "place(A) calls your hook for the intent A" in str(report)
+    assert "place(A) calls your hook for intent A" in str(report)
 
 
 async def test_an_empty_account_is_reported_only_as_no_room_for_holds():

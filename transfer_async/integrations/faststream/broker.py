@@ -231,7 +231,7 @@ class Broker(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection is closed permanently, so that the process must be restarted."""
+        """Return whether the connection is closed for good. If it is, the process must be restarted."""
         return False
 
     @property

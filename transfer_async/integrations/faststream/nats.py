@@ -187,7 +187,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection is closed permanently, and is not being restored."""
+        """Return whether the connection is closed for good, rather than being restored."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection

@@ -120,7 +120,7 @@ class Consumer:
             await asyncio.sleep(0)  # The subscriber may return at once after an error.
 
     async def close(self) -> None:
-        """Close the broker in the same way as a worker does. Messages that were taken stay unacknowledged."""
+        """Close the broker the way a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
@@ -400,7 +400,7 @@ class WorkerGroup:
             slots: the number of messages that the worker processes at once; by default ``concurrency`` of the
                 harness's settings.
             change: a function that changes the worker's broker before the start.
-            is_awaited: whether to wait until the worker takes messages.
+            is_awaited: whether to wait until the worker is receiving messages.
         """
 
         def make() -> Broker:
@@ -411,7 +411,7 @@ class WorkerGroup:
         running = RunningWorker(self, make)
         self._workers.append(running)
         if is_awaited:
-            await soon(running.worker.started.wait(), "the worker takes messages")
+            await soon(running.worker.started.wait(), "the worker is receiving messages")
         return running
 
     async def order(self, key: str) -> None:

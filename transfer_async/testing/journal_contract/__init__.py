@@ -241,7 +241,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """If a journal confuses two keys, one payment is given another payment's order, and is never made."""
+        """If a journal confuses two keys, one payment gets the other's order and is itself never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
