@@ -271,7 +271,7 @@ def test_a_time_of_any_class_and_zone_becomes_the_same_one_in_utc():
     assert request.send_before == datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
-def test_texts_and_amounts_of_any_kind_become_plain_ones():
+def test_str_and_decimal_subclasses_become_plain_values():
     order = new_order(
         poster_username=Text("ada.eze@example.com"),
         matcher_amount=Amount("100.00"),

@@ -86,7 +86,7 @@ def test_every_error_is_public():
     assert kinds <= set(transfer_async.__all__)
 
 
-def test_there_is_no_logic_in_the_table_of_contents():
+def test_the_public_module_contains_only_imports_and_assignments():
     tree = ast.parse((PACKAGE / "_public.py").read_text(encoding="utf-8"))
     docstring, *rest = tree.body
 
@@ -150,7 +150,7 @@ def test_importing_the_package_imports_neither_an_extra_nor_the_sandbox(imported
     assert {name for name in there if name.startswith("transfer_async._cli.")} == set()
 
 
-def test_modules_left_out_on_import_are_loaded_with_the_first_client(imported):
+def test_heavy_modules_are_imported_with_the_first_client(imported):
     before, _, with_a_client = imported
 
     assert {"cattrs", "tenacity"} & before == set()

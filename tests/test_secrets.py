@@ -391,7 +391,7 @@ def _in_frames(error: BaseException) -> Iterator[str]:
 @pytest.mark.parametrize(
     "name", ["a refusal", "no answer", "the bank's own requests", "tokens", "the journal"]
 )
-def test_no_token_and_no_own_header_is_in_any_frame_of_an_error(name: str):
+def test_no_token_or_configured_header_is_in_any_frame_of_an_error(name: str):
     drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
 
     assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)

@@ -75,7 +75,7 @@ def test_accents_left_out_change_nothing(person: PersonName) -> None:
 
 
 @given(tradition=st.sampled_from(list(CROWDS)), data=st.data())
-def test_a_middle_name_that_one_side_lacks_changes_nothing(tradition: str, data: st.DataObject) -> None:
+def test_a_middle_name_missing_on_one_side_still_matches(tradition: str, data: st.DataObject) -> None:
     firsts, lasts = (st.sampled_from(names) for names in CROWDS[tradition])
     person = data.draw(st.builds(PersonName, first=firsts, last=lasts))
     more = PersonName(first=person.first, last=person.last, middle=data.draw(firsts | lasts))
@@ -309,7 +309,7 @@ def test_a_text_is_split_into_words(text: str, words: list[str]) -> None:
         ("\u0301ben", "ben"),
     ],
 )
-def test_a_word_has_spellings(word: str, spelt: str) -> None:
+def test_each_transliteration_of_a_word_counts_as_a_spelling(word: str, spelt: str) -> None:
     (text,) = transliteration.words_of(word)
 
     assert transliteration.is_spelling(transliteration.read_word(text).units, spelt)

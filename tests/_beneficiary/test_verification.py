@@ -344,7 +344,7 @@ async def test_only_the_result_of_the_name_alone_can_be_accepted(argument: str, 
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-async def test_a_decision_on_another_name_is_in_the_keys_history(w: World, accepts: bool) -> None:
+async def test_the_decision_about_a_name_mismatch_is_recorded_in_the_history(w: World, accepts: bool) -> None:
     async with w.client(hooks=verifying(w, accept_mismatch=answering(accepts)), retry=ONCE) as client:
         with contextlib.suppress(BeneficiaryNotVerified):
             await client.create_order(new_order(), key="k", beneficiary=PersonName("Amaka", "Nwosu"))
@@ -557,7 +557,7 @@ async def test_a_customer_is_asked_once_per_intent(w: World) -> None:
     assert len(asked) == len(w.bank.placed) == len(w.sandbox.orders) == 1
 
 
-async def test_a_client_whose_hooks_have_less_time_ends_the_look_up_first(w: World) -> None:
+async def test_a_shorter_hook_timeout_ends_the_beneficiary_look_up(w: World) -> None:
     hooks = [BeneficiaryVerification(forever), w.bank.hold]
 
     async with w.client(hooks=hooks, timeouts=Timeouts(hook=INSTANTLY)) as client:

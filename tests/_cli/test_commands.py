@@ -62,7 +62,7 @@ def test_without_a_command_the_help_is_shown():
         (["journal", "list"], [], ["journal"]),
     ],
 )
-def test_only_the_command_that_is_asked_for_is_made(words, commands, groups):
+def test_only_the_requested_command_is_built(words, commands, groups):
     alone = narrowed(app, words)
 
     assert [one.callback.__name__ for one in alone.registered_commands] == commands
@@ -70,7 +70,7 @@ def test_only_the_command_that_is_asked_for_is_made(words, commands, groups):
 
 
 @each("words", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
-def test_without_the_name_of_a_command_all_commands_are_made(words):
+def test_all_commands_are_built_unless_a_command_comes_first(words):
     assert narrowed(app, words) is app
 
 

@@ -226,7 +226,7 @@ def no_hooks() -> list[Any]:
     return []
 
 
-def test_recover_makes_its_client_with_them(files: Files, settings: dict[str, Any], tmp_path: Path):
+def test_recover_uses_the_proxy_and_tls_options(files: Files, settings: dict[str, Any], tmp_path: Path):
     (tmp_path / "journal.db").touch()
     words = ["--journal", tmp_path / "journal.db", "--hooks", f"{__name__}:no_hooks"]
     refused("journal", "recover", *words, "--proxy", "http://proxy.invalid", "--ca", files.ca)
@@ -234,7 +234,7 @@ def test_recover_makes_its_client_with_them(files: Files, settings: dict[str, An
     assert (settings["proxy"], settings["ssl"].get_ca_certs()[0]["version"]) == ("http://proxy.invalid", 3)
 
 
-def test_a_worker_plans_its_client_with_them(files: Files, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_uses_the_proxy_and_tls_options(files: Files, monkeypatch: pytest.MonkeyPatch):
     plans: list[worker_process.WorkerPlan] = []
 
     def work(plan: worker_process.WorkerPlan, **_: object) -> None:

@@ -299,7 +299,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("part", "tree"), PARTS)
-def test_a_part_of_an_order_round_trips_by_itself(part, tree):
+def test_a_nested_model_of_an_order_round_trips_alone(part, tree):
     model = part.from_json(samples.encode(tree))
 
     assert part.from_json(model.to_json()) == model

@@ -251,7 +251,7 @@ def test_an_answer_without_usernames_has_none(person):
 # --- the bank's part by itself --------------------------------------------------------------------
 
 
-def test_duplicate_fields_of_the_banks_part_by_itself_are_refused_too():
+def test_an_external_order_read_alone_refuses_duplicate_fields():
     raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
 
     with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: appears twice"):
@@ -260,7 +260,7 @@ def test_duplicate_fields_of_the_banks_part_by_itself_are_refused_too():
 
 @each("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])
 @each("wrong", [None, True, [], {}])
-def test_an_external_order_by_itself_is_as_strict(name, wrong):
+def test_an_external_order_read_alone_is_checked_as_strictly(name, wrong):
     with pytest.raises(ServiceFailed, match=rf"\$\.{name}: ") as caught:
         ExternalOrder.from_json(samples.encode(samples.external_order_json(**{name: wrong})))
 

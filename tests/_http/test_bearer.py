@@ -229,7 +229,7 @@ async def test_a_callable_that_returns_no_token_fails(token):
     assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
 
 
-async def test_a_callable_that_cannot_be_awaited_times_out_or_cancels_itself_fails(issuer):
+async def test_a_sync_hanging_or_self_cancelling_callable_raises_token_unavailable(issuer):
     @wraps(issuer)
     def plain():
         return "abc"

@@ -88,7 +88,7 @@ PASSING = ({408, 500, 502, 503, 504}, Classification.FAILED)
         (JSON, False, {403}),
     ],
 )
-def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact, page):
+def test_a_403_refuses_an_order_only_with_an_intact_json_body(body, intact, page):
     told = table_of(ORDER_ANSWERS, body, intact=intact)
     refused = (REFUSES - {*page}, Classification.REFUSED)
 
@@ -157,7 +157,7 @@ def test_spaces_in_the_wrong_token_body_do_not_matter(body):
         *(b"Unauthorized", b'{"message": "Unauthorized"}}', b"", UNAUTHORIZED.ljust(200)),
     ],
 )
-def test_no_other_body_is_a_wrong_token(body):
+def test_a_200_with_any_other_body_is_not_a_wrong_token(body):
     assert classify_response(answered(200, body), DEFAULT, ORDER_ANSWERS) is Classification.ANSWERED
 
 

@@ -49,14 +49,14 @@ async def order_and_read(client: TransferClient) -> None:
     await client.who_am_i()
 
 
-async def test_a_clients_own_sessions_exchange(bank: Bank, exchanged: list[str]):
+async def test_the_clients_own_session_uses_the_exchange_over_plain_http(bank: Bank, exchanged: list[str]):
     async with serving(answers) as server, bank.client(server.url) as client:
         await order_and_read(client)
 
     assert exchanged == ["POST", "GET"]
 
 
-async def test_a_clients_own_sessions_exchange_over_tls(
+async def test_the_clients_own_session_uses_the_exchange_over_tls(
     bank: Bank, exchanged: list[str], certificates: Certificates
 ):
     async with (
@@ -68,7 +68,7 @@ async def test_a_clients_own_sessions_exchange_over_tls(
     assert exchanged == ["POST", "GET"]
 
 
-async def test_a_borrowed_session_sends_by_itself(bank: Bank, exchanged: list[str]):
+async def test_a_borrowed_session_bypasses_the_clients_own_exchange(bank: Bank, exchanged: list[str]):
     async with (
         serving(answers) as server,
         aiohttp.ClientSession() as session,
@@ -185,7 +185,7 @@ def test_an_aiohttp_of_another_shape_counts_as_untried(change: Callable[[pytest.
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"])
 @pytest.mark.parametrize("json", [None, {"a": 1}], ids=["empty", "body"])
-async def test_both_paths_send_the_same_bytes(
+async def test_the_exchange_and_plain_aiohttp_send_the_same_bytes(
     bank: Bank, method: str, json: Any, monkeypatch: pytest.MonkeyPatch
 ):
     heads: list[bytes] = []
@@ -300,7 +300,7 @@ async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: 
 
 
 @pytest.mark.usefixtures("http_path")
-async def test_each_part_of_a_body_may_take_its_time(bank: Bank, loop_time: LoopTime):
+async def test_the_read_timeout_applies_to_each_part_of_a_body(bank: Bank, loop_time: LoopTime):
     async def slow(connection: Connection) -> None:
         reply = order_reply(await connection.request())
         for start in range(0, len(reply), 3000):

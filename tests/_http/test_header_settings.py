@@ -244,7 +244,7 @@ def own(request: Received) -> dict[str, str]:
     return {name: request.headers.get(name.lower(), "") for name in GATEWAY}
 
 
-async def test_every_request_carries_the_own_headers_beside_the_clients():
+async def test_every_request_carries_the_configured_headers_and_the_clients():
     async with serving(anything) as server, client_to(server, headers=GATEWAY) as client:
         await pay(client)
         await client.who_am_i()
@@ -254,7 +254,7 @@ async def test_every_request_carries_the_own_headers_beside_the_clients():
     assert sent_ids(server)[0] is not None
 
 
-async def test_a_renewed_token_is_sent_with_the_own_headers():
+async def test_a_renewed_token_is_sent_with_the_configured_headers():
     tokens = iter(("old", "new"))
 
     async def token() -> str:
@@ -280,7 +280,7 @@ async def test_a_later_change_of_the_mapping_changes_no_request():
     assert own(server.requests[0]) == GATEWAY
 
 
-async def test_the_own_headers_follow_no_redirect():
+async def test_configured_headers_are_not_sent_to_a_redirect_target():
     async with serving(anything) as elsewhere:
         moved = http(307, b"{}", headers={"Location": f"{elsewhere.url}{CREATE_ORDER}"})
         async with serving(replies(moved)) as server, client_to(server, headers=GATEWAY) as client:
@@ -297,14 +297,14 @@ def test_a_header_that_the_client_or_http_sets_is_not_replaced(name: str):
 
 
 @each("name", ["Idempotency-Key", "Idempotency-KEY", "X-IDEMPOTENCY-KEY", "X-Request-Id", "request-id"])
-def test_an_own_header_that_must_differ_from_order_to_order_is_refused(name: str):
+def test_a_configured_header_that_must_differ_per_order_is_refused(name: str):
     with pytest.raises(ValueError, match=f"^headers: {name} would be the same for every order"):
         TransferClient(BASE, "abc", headers={name: "x"})
     TransferClient(BASE, "abc", request_id_header=name)
 
 
 @each("name", NO_NAMES)
-def test_an_own_header_with_an_invalid_name_is_refused(name: Any):
+def test_a_configured_header_with_an_invalid_name_is_refused(name: Any):
     with pytest.raises(ValueError, match=r"^headers: must be 1 to 100 letters"):
         TransferClient(BASE, "abc", headers={name: "x"})
 

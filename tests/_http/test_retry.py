@@ -170,7 +170,7 @@ def test_an_invalid_retry_after_is_ignored(header):
     st.text(CHARACTERS, max_size=40)
     | st.from_regex(r"\w{3}, \d{1,3}[ -]\w{3}[ -]\d{1,6} \d{1,3}:\d\d:\d\d [+-]?\w{1,6}", alphabet=CHARACTERS)
 )
-def test_any_header_gives_none_or_a_bounded_number(header):
+def test_any_retry_after_header_gives_none_or_a_bounded_delay(header):
     asked = retry_after(header, now=NOW)
 
     assert asked is None or 0 <= asked < 1e12
@@ -318,7 +318,7 @@ async def test_an_empty_bucket_ends_the_loop_at_once_with_the_original_error():
     assert loop.bucket.left == 13
 
 
-async def test_a_pause_past_the_end_is_not_started_and_costs_nothing():
+async def test_a_retry_pause_past_the_time_left_is_neither_started_nor_charged():
     first = RateLimited(status=429, retry_after=10.0)
     loop = Loop("never")
     loop.time_left = 10.0

@@ -534,7 +534,7 @@ async def test_a_request_with_a_lost_answer_is_not_sent_twice(bank: Bank, method
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_aiohttp_alone_sends_it_twice(method: str):
+async def test_aiohttp_by_default_sends_an_idempotent_request_twice(method: str):
     async with serving(read_then_close) as server, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await session.request(method, server.url)

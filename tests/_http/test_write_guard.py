@@ -166,7 +166,7 @@ async def test_the_time_is_read_after_the_check(connection: Connection, monkeypa
     assert asked == ["look", "time"]
 
 
-async def test_a_body_on_a_stale_connection_may_use_another(connection: Connection):
+async def test_a_body_rejected_by_a_stale_connection_can_still_be_sent(connection: Connection):
     guarded = body()
     connection.far.send(b"HTTP/1.1 200 OK\r\n")
     with pytest.raises(ConnectionStale):
@@ -393,7 +393,7 @@ LOST_AMID_A_HEAD.message = object()  # type: ignore[assignment] # aiohttp puts t
         (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),  # an unknown aiohttp
     ],
 )
-def test_a_connection_that_has_begun_another_message_is_not_quiet(protocol: Any, is_amid: bool):
+def test_a_connection_with_part_of_another_message_is_detected(protocol: Any, is_amid: bool):
     assert write_guard._is_amid_another(protocol) is is_amid
 
 
@@ -420,7 +420,7 @@ def test_only_over_tls_an_alert_may_wait_behind_a_response(over_tls: int, waitin
 
 
 @each(("waiting", "is_closing", "is_alone"), [(0, False, True), (50, False, False), (50, True, True)])
-async def test_bytes_over_tls_that_are_never_decrypted_are_not_trusted(
+async def test_a_tls_connection_with_undecrypted_bytes_is_not_trusted(
     waiting: int, is_closing: bool, is_alone: bool
 ):
     with pytest.MonkeyPatch.context() as patch:

@@ -118,7 +118,7 @@ def test_every_whole_number_within_64_digits_is_accepted(whole):
         ("1E-5", 5, "0.00001"),
     ],
 )
-def test_places_count_from_zero_and_the_unit_is_of_the_last_one(number, places, unit):
+def test_a_numbers_decimal_places_and_smallest_unit_are_found(number, places, unit):
     assert requests.places(Decimal(number)) == places
     assert requests.unit(Decimal(number)) == Decimal(unit)
 

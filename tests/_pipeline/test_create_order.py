@@ -167,7 +167,7 @@ async def test_a_call_that_never_held_the_key_says_that_its_order_may_exist(
     assert error.order_may_exist
 
 
-async def test_of_fifty_concurrent_calls_with_one_key_one_creates_the_order(world: World):
+async def test_fifty_concurrent_calls_with_one_key_create_one_order(world: World):
     async with world.client() as client:
         results = await asyncio.gather(
             *(client.create_order(new_order(), key="k") for _ in range(50)), return_exceptions=True
@@ -490,7 +490,7 @@ async def test_after_a_401_the_order_is_sent_once_more_with_a_new_token(world: W
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
 
 
-async def test_the_one_resend_counts_as_an_attempt(world: World):
+async def test_the_resend_after_a_401_counts_against_the_attempt_limit(world: World):
     unauthorized = await world.fails(Unauthorized, token=Tokens(world), retry=RetryPolicy(attempts=1))
 
     assert len(unauthorized.attempts) == 1
@@ -878,7 +878,7 @@ async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_th
     assert world.bank.open
 
 
-def test_the_end_of_the_program_is_delivered_as_it_is():
+def test_keyboard_interrupt_is_passed_on_unchanged():
     end: BaseException = KeyboardInterrupt()
     work: Any = None  # The work is added only to errors of the package.
 

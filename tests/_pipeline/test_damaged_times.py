@@ -64,7 +64,7 @@ async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp
     assert views["other"].age is not None
 
 
-async def test_the_commands_list_and_show_it(world: World, tmp_path: Path):
+async def test_list_and_show_work_despite_a_damaged_time(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
     listed = {one["key"]: one for one in (await said("list"))["keys"]}
     shown = await said("show", "damaged")
@@ -86,7 +86,7 @@ async def test_a_history_line_with_a_corrupt_time_shows_no_time(world: World, tm
     assert "claim" in (await commands.asked("journal", "show", "damaged")).stdout
 
 
-async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path):
+async def test_the_desk_lists_and_shows_a_key_with_a_damaged_time(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
     async with world.client() as client, Desk.of(client) as desk:
         visitor = desk.visitor()
@@ -97,7 +97,7 @@ async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path):
     assert "Began not known" in pages[1].text
 
 
-async def test_reconciliation_works_with_it(world: World, tmp_path: Path):
+async def test_reconciliation_works_despite_a_damaged_time(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
     export = tmp_path / "export.jsonl"
     await asyncio.to_thread(export.write_text, make_order().to_json().decode())

@@ -182,7 +182,7 @@ async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClien
 
 
 @pytest.mark.parametrize("signal", BEFORE_THE_FIRST_BYTE)
-async def test_a_slow_trace_of_the_bank_does_not_let_an_order_leave_late(world: World, signal: str):
+async def test_a_slow_trace_callback_never_lets_an_order_leave_late(world: World, signal: str):
     """Otherwise an expired quote is paid, or an order exists without its hold."""
     async with traced(world, signal) as (client, seen):
         call = client.create_order(new_order(), key="k", send_before=FIVE)
@@ -196,7 +196,7 @@ async def test_a_slow_trace_of_the_bank_does_not_let_an_order_leave_late(world: 
     ("method", "signal"),
     [("GET", "on_request_headers_sent"), *(("POST", signal) for signal in BEFORE_THE_FIRST_BYTE)],
 )
-async def test_a_slow_trace_of_the_bank_does_not_let_other_requests_leave_late(
+async def test_a_slow_trace_callback_never_lets_other_requests_leave_late(
     world: World, signal: str, method: str
 ):
     json = {"a": 1} if method == "POST" else None

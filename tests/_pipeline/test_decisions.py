@@ -165,7 +165,7 @@ async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(worl
 
 
 @pytest.mark.parametrize(("decision", "order_id"), [(Decision.RESOLVE, "tx-1"), (Decision.REFUTE, None)])
-async def test_of_two_concurrent_approvals_exactly_one_succeeds(
+async def test_exactly_one_of_two_concurrent_approvals_succeeds(
     world: World, decision: Decision, order_id: str | None
 ):
     """Otherwise both see "approved", and an auditor finds only one name."""
@@ -437,7 +437,7 @@ async def test_viewing_the_parties_records_who_viewed_them(world: World):
     assert (await operators(world).history("k"))[-1].reason == ADA["reason"]
 
 
-async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World):
+async def test_viewing_a_created_key_shows_the_parties_of_its_order(world: World):
     made = await world.create()
 
     assert isinstance(shown := await operators(world).look("k", **ADA), Order)

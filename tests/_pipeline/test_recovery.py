@@ -343,7 +343,7 @@ Work = Callable[[World], Awaitable[Any]]
     ],
     ids=["a claim taken up", "a request answered", "an undo that is paid", "an undo that is attended to"],
 )
-async def test_work_that_others_take_meanwhile_is_left_to_them(
+async def test_recovery_leaves_work_that_another_worker_took_meanwhile(
     world: World, begun: Work, at: type, others: Work, told: str
 ):
     await begun(world)

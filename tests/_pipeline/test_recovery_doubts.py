@@ -234,7 +234,7 @@ async def test_a_late_answer_does_not_release_the_lease_of_another_worker(world:
     assert (await world.entry(key)).lease_until == before.lease_until
 
 
-async def test_a_doubt_that_others_ended_while_it_waited_is_not_asked_about(world: World):
+async def test_recovery_skips_a_doubt_that_ended_while_it_was_queued(world: World):
     first, ended, used, last = await in_doubt(world, 4)
     gate = Gate()
     asked = Asked(lambda key: gate() if key == first else not_known(key))
@@ -395,7 +395,7 @@ async def test_the_first_run_of_a_client_asks_about_every_doubt(world: World):
     assert asked.keys == 2 * keys
 
 
-async def test_a_run_that_gave_up_does_not_count_as_a_question(world: World):
+async def test_a_recovery_run_that_gave_up_does_not_count_as_a_query(world: World):
     keys = await in_doubt(world, 20)
     world.time.pass_(5000.0)
     is_down = True
@@ -409,7 +409,7 @@ async def test_a_run_that_gave_up_does_not_count_as_a_question(world: World):
     assert {*asked.keys} == {*keys}
 
 
-async def test_a_doubt_with_a_pending_undo_is_asked_about_as_rarely(world: World):
+async def test_a_pending_undo_does_not_make_recovery_query_a_doubt_more_often(world: World):
     await world.owing("doubt-0000")
     world.bank.release_error = RuntimeError()
     await world.in_doubt("doubt-0000")

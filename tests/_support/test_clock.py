@@ -28,7 +28,7 @@ def test_numbers_and_timedeltas_are_seconds(value, expected):
 
 
 @each("value", [True, "2", None, float("nan"), b"1", 1j, [2], 10**400])
-def test_nothing_else_is_a_duration(value):
+def test_a_value_that_is_not_a_duration_is_refused(value):
     with pytest.raises(ValueError, match="is not a number of seconds or a timedelta"):
         seconds(value)
 

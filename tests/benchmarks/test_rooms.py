@@ -21,7 +21,7 @@ def rooms_imported_by(path: Path) -> set[str]:
 
 
 @each("room", ROOMS)
-def test_a_room_knows_itself_and_those_below(room):
+def test_a_benchmark_room_imports_only_itself_and_lower_rooms(room):
     known = {*ROOMS[: ROOMS.index(room) + 1]}
     inside = [path for path in FILES if room in path.parts]
 

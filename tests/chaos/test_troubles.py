@@ -52,7 +52,7 @@ def trouble(request: pytest.FixtureRequest, kind: str, place: Any, world: World)
 
 
 @pytest.mark.parametrize("kind", OF_A_FILE, indirect=True)
-async def test_the_fault_is_a_real_one(world: World, trouble: Any):
+async def test_each_file_trouble_causes_a_real_sqlite_error(world: World, trouble: Any):
     call = await struck(world, trouble, transitions.MarkSending)
 
     assert isinstance(call.error.__cause__, sqlite3.Error)

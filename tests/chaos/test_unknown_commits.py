@@ -98,7 +98,7 @@ WAYS: list[tuple[transitions.Move, ...]] = [
 @pytest.mark.parametrize("kind", [RecordedJournal, Careful])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: type(way[-1]).__name__)
-async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
+async def test_a_transition_whose_commit_was_cut_is_applied_exactly_once(
     database: str, cut: Cut, way: tuple[transitions.Move, ...], kind: type[RecordedJournal]
 ):
     choose = Once(cut)
@@ -127,7 +127,7 @@ async def test_another_workers_simultaneous_claim_is_not_believed(database: str,
         assert await wrong_beliefs(database, [journal]) == []
 
 
-async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database: str):
+async def test_a_commit_that_lands_while_being_looked_up_counts_as_committed(database: str):
     def looks_for_it(message: Message) -> bool:
         return b'UPDATE "transfer_async".meta' in message.raw
 
@@ -153,9 +153,7 @@ async def test_a_journal_whose_connection_is_cut_while_opening_still_opens(datab
     assert proxy.cuts == [Cut.BEFORE]
 
 
-async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
-    database: str, loop_time: LoopTime
-):
+async def test_a_mark_fails_if_every_commit_is_cut_but_may_be_stored(database: str, loop_time: LoopTime):
     def choose(message: Message) -> Cut:
         if not (cutting and message.is_commit):
             return Cut.NEVER
@@ -266,7 +264,7 @@ async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]
 
 @pytest.mark.trial(short=4, ci=40, long=1_500)
 @pytest.mark.timeout(1800)
-async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_twice(database: str, size: int):
+async def test_random_cuts_never_repeat_or_misreport_a_transition(database: str, size: int):
     keys, steps, wrong = await stormy(database, seed=7, cuts=size)
 
     assert (steps, wrong) == (3 * keys, 0)

@@ -170,7 +170,7 @@ async def test_an_error_is_shown_at_its_field_to_which_the_alert_leads(
     assert f"#{field}-{form}" in shown.links
 
 
-async def test_an_error_at_one_form_keeps_its_ticks_and_a_changed_key_clears_them(world: World):
+async def test_a_form_error_keeps_ticked_boxes_but_a_changed_key_clears_them(world: World):
     await old_doubt(world)
     async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
         ada = desk.visitor()

@@ -66,7 +66,7 @@ async def test_lines_are_filtered_by_person_and_no_address_has_the_name(desk: De
     assert "only ben" in page.text
 
 
-async def test_an_address_with_a_person_works_in_another_process(world: World, desk: Desk):
+async def test_an_audit_link_for_a_person_works_in_another_process(world: World, desk: Desk):
     """A colleague's request may reach another process, or the same one after it was started again."""
     _, query, _ = await searched(desk.visitor("eve", []), person="ben")
     async with world.client(four_eyes=True) as client, Desk.of(client) as other:
@@ -90,7 +90,7 @@ async def test_lines_are_filtered_by_day(world: World, desk: Desk):
     assert ({row["key"] for row in since}, {row["key"] for row in until}) == ({"second"}, {RULE, "first"})
 
 
-async def test_a_day_is_one_of_the_banks_zone(world: World):
+async def test_audit_dates_are_days_in_the_banks_time_zone(world: World):
     async with world.client() as client, Desk.of(client, zone=AUCKLAND) as made:
         await world.in_doubt()
         ada = made.visitor()

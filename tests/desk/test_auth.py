@@ -27,7 +27,7 @@ def test_an_operators_name_must_be_one_line_of_text(name: Any):
         Operator(name)
 
 
-async def test_who_may_be_async(world: World):
+async def test_the_who_callback_may_be_async(world: World):
     async def who(request: web.Request) -> Operator:
         return Operator("ada")
 
@@ -35,7 +35,7 @@ async def test_who_may_be_async(world: World):
         assert (await made.asked("GET", "/")).status == 200
 
 
-async def test_who_may_redirect_to_a_sign_in_page(world: World):
+async def test_the_who_callback_may_redirect_to_a_sign_in_page(world: World):
     def who(request: web.Request) -> Operator:
         raise web.HTTPFound("https://sso.bank.example/")
 
@@ -78,7 +78,7 @@ async def test_sign_in_headers_raised_by_who_reach_the_browser(world: World, err
     assert HEADERS.items() <= dict(headers).items()
 
 
-async def test_a_who_that_returns_another_type_fails_the_request(
+async def test_a_who_callback_that_returns_no_operator_fails_the_request(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     async with world.client() as client, Desk.of(client, who=lambda _: "ada") as made:

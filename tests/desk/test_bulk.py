@@ -157,7 +157,7 @@ async def test_a_journal_that_fails_is_reported_for_each_key(world: World, ada: 
     assert answer.text.count("Look at the key before you propose it again.") == 2
 
 
-async def test_nothing_selected_too_much_or_a_forged_form_is_refused(ada: Visitor):
+async def test_an_empty_oversized_or_forged_bulk_selection_is_refused(ada: Visitor):
     nothing = await selected(ada)
     unknown = await selected(ada, "nobody knows it")
     many = await selected(ada, *(f"k{number}" for number in range(51)))
@@ -168,7 +168,7 @@ async def test_nothing_selected_too_much_or_a_forged_form_is_refused(ada: Visito
     assert (many.status, uneven.status) == (400, 400)
 
 
-async def test_who_may_not_propose_has_no_boxes_and_a_wall_neither(desk: Desk, ada: Visitor):
+async def test_operators_who_cannot_propose_and_wall_views_get_no_checkboxes(desk: Desk, ada: Visitor):
     reader, wall = await desk.visitor("eve", [Role.APPROVE]).get(), await ada.get(wall="1")
 
     assert 'form="bulk"' not in reader.html + wall.html

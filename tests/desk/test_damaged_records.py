@@ -153,7 +153,7 @@ async def test_a_key_with_an_order_id_is_not_paid_again_despite_a_damaged_state(
     assert again.value.order_id == "tx-1"
 
 
-async def test_a_known_order_whose_id_is_lost_can_be_named_again(stored: World, desk: Desk, damage: Damage):
+async def test_a_lost_order_id_can_be_entered_again(stored: World, desk: Desk, damage: Damage):
     """Nobody could ever end the key, for no id was the one on record."""
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage("order_id = NULL")
@@ -194,7 +194,7 @@ async def test_a_decision_that_fails_after_a_quarantine_reports_both(
 
 
 @pytest.mark.parametrize("is_refuted", [False, True])
-async def test_under_dual_control_an_order_that_exists_needs_no_hold_undone(
+async def test_dual_control_never_releases_the_hold_of_an_existing_order(
     stored: World, desk: Desk, damage: Damage, is_refuted: bool
 ):
     """The hold of an existing order was demanded to be released by hand: it would be paid without one."""

@@ -283,7 +283,7 @@ async def test_an_unreadable_journal_is_reported_as_unavailable(doubted: World, 
     assert all("The journal failed" in page.text for page in pages)
 
 
-async def test_who_is_required_and_the_client_must_be_a_transfer_client(world: World):
+async def test_the_desk_requires_a_who_callback_and_a_transfer_client(world: World):
     async with world.client() as client:
         with pytest.raises(TypeError):
             desk(client)  # type: ignore[call-arg] # a wrong use, on purpose

@@ -283,7 +283,7 @@ async def test_a_demand_between_reading_and_writing_blocks_a_single_decision(wor
 
 
 @pytest.mark.parametrize(("form", "fields"), FORMS)
-async def test_of_two_simultaneous_approvals_the_second_shows_who_was_first(
+async def test_the_second_of_two_simultaneous_approvals_shows_who_was_first(
     world: World, desk: Desk, ada: Visitor, form: str, fields: dict[str, str]
 ):
     """Both were told "Approved", and the history has one of the names."""

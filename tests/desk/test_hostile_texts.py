@@ -94,7 +94,7 @@ class Inline(HTMLParser):
         self.outside += "" if self._depth else data
 
 
-async def test_no_foreign_text_reverses_an_amount_beside_it(world: World, desk: Desk):
+async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World, desk: Desk):
     """An operator would release another amount than the one that is shown."""
     world.bank.reference = TURNING
     await world.in_doubt()

@@ -67,7 +67,7 @@ async def test_each_candidate_has_a_link_to_the_banks_own_look_up(world: World):
     assert (tag["rel"], tag["target"]) == ("noreferrer noopener", "_blank")
 
 
-async def test_an_error_at_the_id_is_read_out_with_the_candidates(world: World, desk: Desk):
+async def test_the_id_field_is_linked_to_its_error_and_the_candidates(world: World, desk: Desk):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     await world.fails(UnreadableOrder)
 
@@ -77,7 +77,7 @@ async def test_an_error_at_the_id_is_read_out_with_the_candidates(world: World, 
     assert (field["list"], field["aria-describedby"]) == ("candidates", "named error-resolve")
 
 
-async def test_a_key_without_a_value_for_the_link_has_none(doubted: World):
+async def test_a_key_without_a_value_for_the_link_template_gets_no_link(doubted: World):
     async with doubted.client() as client, Desk.of(client, link="https://x.example/{order_id}") as desk:
         assert links(await desk.visitor().key()) == []
 

@@ -92,7 +92,7 @@ async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted
     assert steps[-3:] == ["watch", "watch", "unwatch"]
 
 
-async def test_a_change_of_the_key_ends_the_looking(world: World):
+async def test_changing_a_key_clears_who_is_looking_at_it(world: World):
     """Who looked has not seen the change."""
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         await world.in_doubt()

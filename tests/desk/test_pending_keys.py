@@ -540,7 +540,7 @@ def test_an_amount_has_its_currencys_decimals_and_loses_no_digit(amount: str, cu
     assert money(Decimal(amount), currency) == text
 
 
-async def test_a_reversed_order_of_the_form_is_the_turned_order(snapshot: PendingKeysSnapshot):
+async def test_a_minus_before_the_sort_column_reverses_the_order(snapshot: PendingKeysSnapshot):
     assert Choice.of({"sort": "-amount"}, snapshot) == Choice(sort="amount", turned=True)
     assert Choice.of({"sort": "-age"}, snapshot).address() == "./?turned=1"
     assert keys_of(snapshot, sort="-key") == keys_of(snapshot, sort="key", turned="1")
@@ -559,7 +559,7 @@ async def test_the_list_is_filtered_by_age_and_by_amount(snapshot: PendingKeysSn
     assert old.address() == "./?older=1d"
 
 
-async def test_the_pages_near_this_one_have_links(snapshot: PendingKeysSnapshot):
+async def test_the_list_links_to_nearby_pages_and_both_ends(snapshot: PendingKeysSnapshot):
     rows = [evolve(snapshot.rows[0], key=f"k{n}") for n in range(20 * 50)]
     near = [
         listing(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(page=page)).near for page in (1, 9, 20)

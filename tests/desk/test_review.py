@@ -73,7 +73,7 @@ async def test_another_text_decides_nothing_and_is_kept_with_an_error_at_its_fie
     assert await doubted.told() == before
 
 
-async def test_one_can_go_back_from_the_review_with_what_one_typed(doubted: World, desk: Desk):
+async def test_going_back_from_the_review_keeps_the_typed_text(doubted: World, desk: Desk):
     ada, before = desk.visitor(), await doubted.told()
     review = await reviewed(ada)
 

@@ -202,7 +202,7 @@ async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: De
         (datetime(9999, 12, 31, 23, 30, tzinfo=UTC), "9999-12-31 23:30:00 UTC"),
     ],
 )
-def test_a_time_in_a_zone_names_its_day_if_it_is_another(when: datetime, text: str):
+def test_a_local_time_shows_its_date_only_if_it_differs_from_utc(when: datetime, text: str):
     assert time_text(when, LAGOS) == text
 
 

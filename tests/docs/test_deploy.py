@@ -140,7 +140,7 @@ def test_containers_have_no_rights_and_write_nothing() -> None:
     assert OURS["worker"]["stop_grace_period"] == "45s"
 
 
-def test_the_labels_agree() -> None:
+def test_the_deployment_labels_match_their_selectors() -> None:
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
 
     assert (

@@ -306,7 +306,7 @@ async def test_a_request_that_may_not_be_sent_twice_is_unknown(bank: Bank, statu
 # --- distrusted connections ---------------------------------------------------------------------
 
 
-async def test_an_outage_of_a_hundred_orders_leaves_no_connection_that_the_next_would_burn(bank: Bank):
+async def test_the_next_order_tries_no_connection_left_by_a_mass_outage(bank: Bank):
     """The next order would try 64 of them and never be sent, although the service is well again."""
     together = asyncio.Barrier(100)
 
@@ -328,7 +328,7 @@ async def test_an_outage_of_a_hundred_orders_leaves_no_connection_that_the_next_
     assert server.accepted == 101
 
 
-async def test_a_distrusted_connection_that_carries_another_order_is_left_to_it():
+async def test_distrust_does_not_close_a_connection_that_carries_another_order():
     """Its order would go into doubt for no reason of its own."""
     protocol = _Protocol()
     first, second = ConnectionState(), ConnectionState()
@@ -366,7 +366,7 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
         assert write_guard._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0
 
 
-async def test_after_a_cut_response_a_connection_with_bytes_left_is_not_alone():
+async def test_after_a_cut_response_leftover_bytes_make_a_connection_untrusted():
     class Protocol:
         _buffer, _tail = ["another answer"], b""
 

@@ -130,7 +130,7 @@ async def nothing_behind_a_pack_is_taken() -> None:
     assert sum(taken) < MEGABYTE
 
 
-async def test_what_follows_a_whole_pack_is_not_taken():
+async def test_bytes_after_a_complete_compressed_body_are_not_processed():
     await nothing_behind_a_pack_is_taken()
 
 

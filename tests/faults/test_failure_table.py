@@ -87,7 +87,7 @@ def expect(error: TransferError, bank: Bank, kind: type[TransferError]) -> None:
 # --- no connection is had: nothing was sent -----------------------------------------------------
 
 
-async def test_a_refused_connection_is_not_sent_and_is_retried(bank: Bank, closed_port: int):
+async def test_a_refused_connection_means_not_sent_and_is_retried(bank: Bank, closed_port: int):
     error = await bank.try_order(f"http://127.0.0.1:{closed_port}")
 
     expect(error, bank, ConnectionFailed)
@@ -96,7 +96,7 @@ async def test_a_refused_connection_is_not_sent_and_is_retried(bank: Bank, close
     assert len(bank.pauses) == 3
 
 
-async def test_a_name_that_does_not_resolve_is_not_sent(bank: Bank, monkeypatch: pytest.MonkeyPatch):
+async def test_an_order_is_not_sent_if_the_host_is_unknown(bank: Bank, monkeypatch: pytest.MonkeyPatch):
     def unknown_name(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -108,7 +108,7 @@ async def test_a_name_that_does_not_resolve_is_not_sent(bank: Bank, monkeypatch:
 
 
 @pytest.mark.parametrize("limit", ["connect", "total"])
-async def test_a_time_out_while_a_name_resolves_is_not_sent_whichever_limit_ends_it(bank: Bank, limit: str):
+async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, limit: str):
     # A bare TimeoutError from `total` looks the same before and after the request was sent.
     class Silent(aiohttp.abc.AbstractResolver):
         async def resolve(self, *_: object, **__: object) -> Any:
@@ -135,7 +135,7 @@ async def test_a_time_out_while_a_name_resolves_is_not_sent_whichever_limit_ends
         pytest.param("old_server", "client", id="expired"),
     ],
 )
-async def test_a_certificate_that_proves_nothing_is_not_sent_to(
+async def test_an_order_is_not_sent_to_a_server_with_an_invalid_certificate(
     bank: Bank, certificates: Certificates, shown: str, trusted: str | None
 ):
     trust = getattr(certificates, trusted) if trusted else None
@@ -150,7 +150,7 @@ async def test_a_certificate_that_proves_nothing_is_not_sent_to(
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 400 Speak plainly\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x28", b""], ids=told
 )
-async def test_a_broken_handshake_is_not_sent(bank: Bank, certificates: Certificates, said: bytes):
+async def test_a_failed_tls_handshake_sends_no_order(bank: Bank, certificates: Certificates, said: bytes):
     async def break_off(connection: Connection) -> None:
         await connection.reader.read(100)
         connection.send(said)
@@ -173,7 +173,7 @@ def says_nothing_for(seconds: float, loop_time: LoopTime) -> Script:
     return script
 
 
-async def test_a_handshake_that_hangs_is_not_sent(
+async def test_an_order_is_not_sent_if_the_tls_handshake_hangs(
     bank: Bank, certificates: Certificates, loop_time: LoopTime
 ):
     async with serving(says_nothing_for(6.0, loop_time)) as server:
@@ -200,7 +200,7 @@ def full_backlog() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-async def test_a_connection_that_does_not_come_about_is_not_sent(bank: Bank):
+async def test_an_order_is_not_sent_if_connecting_times_out(bank: Bank):
     with full_backlog() as port:
         error = await bank.try_order(
             f"http://127.0.0.1:{port}", retry=ONCE, timeouts=Timeouts(sock_connect=MUST_RUN_OUT)
@@ -211,7 +211,7 @@ async def test_a_connection_that_does_not_come_about_is_not_sent(bank: Bank):
 
 
 @pytest.mark.parametrize("limit", ["connect", "total"])
-async def test_waiting_for_the_pool_in_vain_is_not_sent(bank: Bank, limit: str):
+async def test_an_order_is_not_sent_if_waiting_for_the_pool_times_out(bank: Bank, limit: str):
     may_answer = asyncio.Event()
 
     async def answer_late(connection: Connection) -> None:
@@ -496,7 +496,7 @@ def on_the_loops_time(bank: Bank) -> tuple[Clock, datetime]:
     return Clock(now=lambda: loop.time(), utc=utc, sleep=bank.sleep), noon + timedelta(seconds=19.0)  # noqa: PLW0108 - it is patched
 
 
-async def test_a_deadline_that_passes_in_the_handshake_is_never_sent(
+async def test_an_order_whose_deadline_passes_during_the_handshake_is_never_sent(
     bank: Bank, certificates: Certificates, loop_time: LoopTime
 ):
     clock, deadline = on_the_loops_time(bank)
@@ -557,7 +557,7 @@ async def test_a_session_that_closes_in_flight_leaves_a_doubt(bank: Bank):
     assert len(server.requests) == 1
 
 
-async def test_a_session_that_was_closed_before_is_not_sent(bank: Bank):
+async def test_an_order_is_not_sent_on_a_closed_session(bank: Bank):
     session = aiohttp.ClientSession()
     await session.close()
     async with serving(answers) as server:
@@ -583,7 +583,7 @@ async def test_a_redirect_is_not_followed_and_the_body_goes_nowhere_else(bank: B
 
 
 @pytest.mark.parametrize("status", [100, 102, 103])
-async def test_a_1xx_is_waited_past(bank: Bank, status: int):
+async def test_an_interim_1xx_response_is_skipped(bank: Bank, status: int):
     async def say_wait(connection: Connection) -> None:
         request = await connection.request()
         connection.send(f"HTTP/1.1 {status} Wait\r\n\r\n".encode())

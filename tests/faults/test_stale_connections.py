@@ -140,7 +140,7 @@ async def is_left_for_another(
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "on a busy loop"])
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-async def test_a_connection_with_unasked_bytes_or_closed_is_left_for_another(
+async def test_a_closed_connection_or_one_with_unsolicited_bytes_is_replaced(
     bank: Bank, sides: Any, spoil: Callable[[Connection], None], busy: bool, monkeypatch: pytest.MonkeyPatch
 ):
     await is_left_for_another(bank, sides, spoil, busy=monkeypatch if busy else None)
@@ -177,7 +177,7 @@ async def test_a_response_before_the_end_of_the_body_does_not_count(
     assert server.count == {who("first"): 1, who("second"): 1}
 
 
-async def test_an_answer_that_comes_with_another_ones_tail_is_not_kept_for_the_next(bank: Bank):
+async def test_a_connection_that_sends_an_extra_response_is_not_reused(bank: Bank):
     async def answer_twice(connection: Connection) -> None:
         while request := await connection.request():
             connection.send(order_reply(request) + foreign_reply())
@@ -207,7 +207,7 @@ PARTS = {
 
 @pytest.mark.parametrize("status", [b"422", b"429", b"401"])
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-async def test_a_part_of_another_response_makes_no_refusal_of_the_orders_own(
+async def test_a_fragment_of_another_response_does_not_count_as_a_refusal(
     bank: Bank, sides: Any, part: bytes, status: bytes
 ):
     async def answer_after_a_part(connection: Connection) -> None:
@@ -264,7 +264,7 @@ async def test_a_server_that_sends_unrequested_bytes_first_is_never_believed(ban
     assert server.accepted <= 16
 
 
-async def test_connections_that_all_hold_unasked_bytes_are_tried_sixteen_times_an_attempt(
+async def test_an_attempt_tries_at_most_sixteen_connections_with_unsolicited_bytes(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
     async with serving(Connection.gone_after_request) as server:
@@ -482,7 +482,7 @@ async def test_a_borrowed_pool_without_idle_times_is_still_checked(bank: Bank):
     assert len(server.requests) == 2
 
 
-async def test_a_read_timer_that_outlived_its_request_sends_the_order_elsewhere(bank: Bank):
+async def test_an_order_avoids_a_connection_whose_earlier_read_timer_fired(bank: Bank):
     """Some of aiohttp's versions leave one; the order would end as if the service could not be reached."""
     async with (
         serving(answers) as server,
@@ -519,9 +519,7 @@ async def test_a_read_leaves_a_bad_connection_on_a_busy_loop_too(bank: Bank, mon
     assert len(server.requests) == server.accepted == 2
 
 
-async def test_a_read_on_connections_that_are_all_bad_is_not_sent(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_read_is_not_sent_if_every_connection_is_stale(bank: Bank, monkeypatch: pytest.MonkeyPatch):
     async def bad(*_: object) -> bool:
         return True
 

@@ -121,7 +121,7 @@ def test_a_key_in_progress_or_in_doubt_is_202(state: KeyState) -> None:
     assert response.body == {"key": "k", "state": state.value, "order_may_exist": True}
 
 
-def test_a_created_key_a_free_key_and_an_unknown_key() -> None:
+def test_created_and_free_keys_get_200_and_an_unknown_key_404() -> None:
     created = KeyRecord(state=KeyState.CREATED, intent_id="1", order_id="tx-1")
     free = KeyRecord(state=KeyState.FREE, intent_id="1")
     responses = [response_for_record(record, key="k") for record in (created, free, None)]
@@ -146,7 +146,7 @@ def test_an_order_that_exists_is_201_with_its_id(result: Order | TransferError) 
     assert response.body == {"key": "k", "outcome": "created", "order_may_exist": True, "order_id": "tx-1"}
 
 
-def test_the_caller_asks_at_the_given_url() -> None:
+def test_the_response_contains_the_given_status_url() -> None:
     response = response_to(OutcomeUnknown(), key="a b", ask="https://bank.example/v2/{key}/state")
 
     assert response.body["ask"] == "https://bank.example/v2/a%20b/state"

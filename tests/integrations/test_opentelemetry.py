@@ -127,7 +127,7 @@ async def test_a_context_that_a_hook_leaves_attached_does_not_change_parents(at_
 # --- retries ---------------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, traced: Traced):
+async def test_a_retried_order_is_traced_with_a_span_for_each_attempt(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(Status(429))
     at_work.time.chances = [0.5]
     await ended(at_work, traced)
@@ -150,7 +150,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, tr
 # --- definite failures -------------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_refused(at_work: World, traced: Traced):
+async def test_a_refused_order_is_traced_with_its_status_and_undo(at_work: World, traced: Traced):
     await ended(at_work, traced, Refused, order=refused_order())
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -162,7 +162,7 @@ async def test_an_order_that_is_refused(at_work: World, traced: Traced):
     assert events_of(span)[-1] == ("hook_undone", {"transfer_async.hook.name": "funds_hold"})
 
 
-async def test_an_attempt_without_a_connection(traced: Traced, closed_port: int):
+async def test_an_attempt_that_cannot_connect_is_traced_as_not_sent(traced: Traced, closed_port: int):
     async with world(port=closed_port) as gone:
         client = gone.made(observers=[traced.telemetry])
     async with client:
@@ -180,7 +180,7 @@ async def test_an_attempt_without_a_connection(traced: Traced, closed_port: int)
 # --- in doubt -----------------------------------------------------------------------------------
 
 
-async def test_an_order_in_doubt(at_work: World, traced: Traced):
+async def test_an_order_in_doubt_is_traced_as_unknown(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(CloseAfterProcessing())
     await ended(at_work, traced, OutcomeUnknown)
 
@@ -192,7 +192,7 @@ async def test_an_order_in_doubt(at_work: World, traced: Traced):
     assert traced.attempts[0].attributes["transfer_async.outcome"] == "unknown"
 
 
-async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced: Traced):
+async def test_a_doubt_resolved_in_the_same_call_is_traced_as_created(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(CloseAfterProcessing())
     await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
 
@@ -292,7 +292,7 @@ async def test_a_dead_worker_leaves_no_span_open(at_work: World, traced: Traced)
     assert traced.nothing_is_open()
 
 
-async def test_a_caller_that_is_cancelled_before_anything_is_sent(at_work: World, traced: Traced):
+async def test_a_call_cancelled_before_sending_is_traced_as_not_sent(at_work: World, traced: Traced):
     gate = Gate()
     at_work.bank.on_place = gate
     async with at_work.client(observers=[traced.telemetry]) as client:

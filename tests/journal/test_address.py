@@ -18,7 +18,7 @@ KINDS = {
 
 
 @each(("address", "kind"), KINDS.items())
-def test_an_address_or_a_path_gives_a_journal(address: str, kind: type):
+def test_each_kind_of_address_gives_its_kind_of_journal(address: str, kind: type):
     assert isinstance(journal_at(address), kind)
 
 

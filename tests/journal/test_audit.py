@@ -102,7 +102,7 @@ async def test_lines_with_the_ids_of_pruned_ones_are_found(
     await journal.close()
 
 
-async def test_a_gap_that_pruning_left_is_not_searched(journal: SQLiteJournal, path: Path):
+async def test_the_audit_skips_the_id_gap_left_by_pruning(journal: SQLiteJournal, path: Path):
     await resolved(journal, "a", "b")
     await changed(path, "UPDATE history SET id = id + 1000000 WHERE id > 4")
 
@@ -119,7 +119,7 @@ async def test_a_damaged_time_hides_a_line_from_time_ranges_only(journal: SQLite
     await journal.close()
 
 
-async def test_what_is_remembered_has_a_limit(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
+async def test_the_audit_cache_is_bounded(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(audit, "MAX_KNOWN", 2)
     await resolved(journal, *"abcdefgh")
     await found(journal)

@@ -106,7 +106,7 @@ def test_a_new_field_changes_the_fingerprint():
     assert seen == fields - {"current_account_balance"}
 
 
-def test_fields_do_not_run_into_each_other():
+def test_moving_a_character_between_adjacent_fields_changes_the_fingerprint():
     one = new_order(poster_country="NG", poster_payment_method_type="1x")
     other = new_order(poster_country="NG", poster_payment_method_type="x")
 

@@ -42,7 +42,7 @@ async def has(journal: MemoryJournal, key: str) -> bool:
     return await journal.read(j.SCOPE, key) is not None
 
 
-def test_it_is_not_durable():
+def test_the_memory_journal_is_not_durable():
     assert not MemoryJournal().durable
 
 

@@ -95,7 +95,7 @@ async def claim_by_a_newer_version(journal: Journal, key: str) -> None:
         rows._body = body
 
 
-async def test_a_member_of_a_newer_version_outlives_the_transitions_of_this_one(maker: Maker) -> None:
+async def test_a_newer_versions_member_survives_transitions_by_this_version(maker: Maker) -> None:
     store = await asyncio.to_thread(maker, VERSION)
     async with store.journal() as journal, store.journal() as newer:
         for key, moves in WAYS.items():

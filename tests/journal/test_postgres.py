@@ -238,7 +238,7 @@ async def test_writes_of_other_workers_are_not_overwritten(database: str):
 
 
 @pytest.mark.parametrize("off", [-600.0, 600.0])
-async def test_nothing_is_written_with_a_wrong_estimate_of_the_servers_time(database: str, off: float):
+async def test_a_wrong_server_time_estimate_is_corrected_before_a_write(database: str, off: float):
     async with PostgresJournal(database) as journal:
         await made(journal, claim())
         reckoned = journal._server_time

@@ -110,7 +110,7 @@ async def test_a_log_that_is_deleted_during_the_commit_is_noticed(path: Path):
         time.strikes = False
 
 
-async def test_one_file_has_one_name(path: Path):
+async def test_a_journal_file_with_a_second_hard_link_is_refused(path: Path):
     """Otherwise each name would have its own log, as if there were two journals."""
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
@@ -173,7 +173,7 @@ async def test_without_hard_links_an_empty_file_must_exist(tmp_path: Path, monke
     assert await asyncio.to_thread(os.listdir, tmp_path) == []
 
 
-async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_bind_mounted_journal_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, mounts = tmp_path / "a journal.db", tmp_path / "mounts"
     async with SQLiteJournal(path):
         pass

@@ -95,9 +95,7 @@ async def test_a_rejected_transition_writes_nothing(makes: Makes):
 
 
 @pytest.mark.parametrize("second", [create(), resolve()])
-async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(
-    makes: Makes, second: transitions.Move
-):
+async def test_one_commit_cannot_bind_an_order_id_to_two_keys(makes: Makes, second: transitions.Move):
     makes.store("k-1", "a", claim(), mark())
     doubted = (doubt(),) if isinstance(second, transitions.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
@@ -117,7 +115,7 @@ async def test_a_proposal_does_not_bind_its_order_id_to_its_key(makes: Makes):
     assert denials(transaction) == [None, None]
 
 
-async def test_places_are_always_sorted(makes: Makes):
+async def test_a_transaction_sorts_its_keys_and_drops_duplicates(makes: Makes):
     transaction = makes.transaction(*((key, claim()) for key in ("b", "a", "c", "a")))
 
     assert transaction.places == [(SCOPE, "a"), (SCOPE, "b"), (SCOPE, "c")]

@@ -44,7 +44,7 @@ def test_every_fault_fits_its_file_once():
 
 
 @ONLY_IN_TRIALS
-def test_every_fault_leaves_python_behind():
+def test_every_mutation_fault_leaves_code_that_compiles():
     for fault, source in planted():
         compile(source, fault.path, "exec")  # faster than ast.parse
 

@@ -44,7 +44,7 @@ def test_a_username_is_registered_once():
 
 
 @pytest.mark.parametrize("banks", [0, 2])
-def test_there_is_exactly_one_bank(banks: int):
+def test_accounts_must_include_exactly_one_bank(banks: int):
     given = [
         Account(username=f"bank-{number}", firstname="B", lastname="B", is_bank=True)
         for number in range(banks)

@@ -56,7 +56,7 @@ def test_the_same_seed_draws_the_same_faults():
     assert first(7) == first(7) != first(8)
 
 
-def test_the_queue_takes_precedence_and_changes_no_draw():
+def test_queued_faults_come_first_and_do_not_change_the_drawn_ones():
     plain, scripted = mixed(), mixed()
     scripted.add(Status(500), times=3)
     first = [apply(scripted) for _ in range(3)]
@@ -66,7 +66,7 @@ def test_the_queue_takes_precedence_and_changes_no_draw():
     assert [apply(scripted) for _ in range(97)] == expected[3:]
 
 
-def test_other_paths_change_no_draw():
+def test_requests_to_other_paths_do_not_change_the_drawn_faults():
     plain, disturbed = mixed(), mixed()
     got = []
     for _ in range(100):

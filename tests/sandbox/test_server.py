@@ -194,7 +194,7 @@ async def test_an_ipv6_address_has_brackets():
         pytest.skip("this machine has no IPv6 loopback")
 
 
-async def test_there_is_no_base_url_before_and_after(sandbox: Sandbox):
+async def test_base_url_raises_before_the_sandbox_starts_and_after_it_stops(sandbox: Sandbox):
     other = Sandbox()
     with pytest.raises(RuntimeError, match="not listening"):
         other.base_url  # noqa: B018 - reading it is the test

@@ -190,7 +190,7 @@ def test_an_order_of_exactly_the_maximum_amount_is_created(service: Service):
     assert create(service, largest).status == 200
 
 
-def test_steps_may_be_large(service: Service):
+def test_an_amount_step_may_exceed_one_unit(service: Service):
     body = order_body(
         poster_recipient_username="wanjiru.kamau@example.com",
         matcher_currency="KES",

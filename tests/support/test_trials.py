@@ -25,7 +25,7 @@ def test_a_trial_without_a_size_for_the_level_is_left_out():
     assert size(ONLY_IN_TRIALS, level="ci") == 1
 
 
-def test_a_row_is_left_out_although_its_test_has_a_size():
+def test_a_sized_test_marked_only_in_trials_is_skipped_by_default():
     assert size(SIZED, ONLY_IN_TRIALS) == 0
     assert size(SIZED, ONLY_IN_TRIALS, level="ci") == 30
 

@@ -50,7 +50,7 @@ async def test_advancing_the_clock_passes_settle_after(holds, hands):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
-async def test_waits_by_a_manual_clock_advance_it_at_once(holds, hands):
+async def test_a_retry_pause_advances_a_manual_clock_immediately(holds, hands):
     async with FakeClient(hooks=[holds.hook], clock=hands) as client:
         client.sandbox.faults.add(Status(429, headers={"Retry-After": "7"}))
         before = hands.now()

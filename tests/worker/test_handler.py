@@ -629,7 +629,7 @@ async def put_in_doubt(world: World, handler: Handler, key: str) -> None:
     await handler.handle(OrderCommand(key=key, order=new_order()).to_json())
 
 
-async def test_an_end_that_another_worker_published_in_the_meantime_is_skipped(world: World):
+async def test_an_outcome_that_another_worker_published_meanwhile_is_skipped(world: World):
     async with world.client() as client:
         handler = Handler(client)
         for key in ("a", "b"):

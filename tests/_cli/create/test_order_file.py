@@ -40,7 +40,7 @@ def test_every_reading_yields_the_same_records(tmp_path, form, text):
 
 
 @pytest.mark.parametrize("form", Format)
-def test_the_first_records_are_kept_from_the_check(tmp_path, form):
+def test_the_first_records_are_reused_from_the_check(tmp_path, form):
     with opened_file(tmp_path, form) as orders:
         first = list(orders.records())
         again = list(orders.records())

@@ -142,7 +142,7 @@ async def test_responses_outside_the_desk_forbid_frames_and_scripts_too(served: 
             assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-async def test_under_another_name_of_this_machine_nobody_gets_in(served: Served):
+async def test_the_local_desk_rejects_any_other_host_header(served: Served):
     """A page elsewhere may have its own name lead here."""
     elsewhere = {"Host": "evil.example"}
     tried = await served.get(served.address, headers=elsewhere)

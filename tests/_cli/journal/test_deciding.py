@@ -38,7 +38,7 @@ async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(dou
     assert as_json == {"key": "doubt", "state": "created", "order_id": "tx-seen"} | intent
 
 
-async def test_a_doubt_is_refuted(doubted: World):
+async def test_refute_reports_the_hold_that_the_next_recovery_releases(doubted: World):
     result = await asked(*REFUTE, "--yes")
 
     entry = await doubted.entry("doubt")
@@ -303,7 +303,7 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
     assert (await world.entry("doubt")).order_id == order_id
 
 
-async def test_of_several_candidates_none_is_offered(world: World):
+async def test_resolve_accepts_no_candidate_if_there_are_several(world: World):
     await world.in_doubt("doubt")
     attempt = (await world.entry("doubt")).attempt or ""
     for order_id in ("tx-1", "tx-2"):

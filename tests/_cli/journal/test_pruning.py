@@ -73,5 +73,5 @@ async def test_a_usage_error_deletes_nothing(world: World, when: list[str], line
         (None, "12h", NOON - timedelta(hours=12)),
     ],
 )
-def test_times_are_read(before: str | None, older_than: str | None, time: datetime):
+def test_prune_reads_dates_times_and_ages(before: str | None, older_than: str | None, time: datetime):
     assert journal_output.time_named(before, older_than, now=NOON) == time

@@ -171,7 +171,7 @@ async def test_a_key_is_shown_with_its_history(world: World):
     assert [line.split()[1] for line in result.stdout.splitlines()[-3:]] == ["claim", "mark", "doubt"]
 
 
-async def test_a_key_for_machines(world: World):
+async def test_show_as_json_has_the_key_with_its_history(world: World):
     await world.in_doubt("doubt", held="H1")
     await asked("resolve", "doubt", "--order-id", "tx-seen", *ADA)
     shown = await told("show", "doubt")

@@ -71,7 +71,7 @@ def test_all_orders_differ_except_where_one_repeats_another():
     assert len({planned.key for planned in ALL.values()}) == len(ALL)
 
 
-def test_no_body_says_more_than_what_is_counted():
+def test_no_probe_body_exceeds_the_amount_counted_for_it():
     for planned in ALL.values():
         body = planned.body({**json.loads(planned.order.to_json())})
         document = json.loads(body) if body.startswith(b"{") else {}
@@ -87,7 +87,7 @@ def test_amounts_come_as_near_to_the_limits_as_the_rate_allows():
     assert amounts["above-greatest"] > 50_000_000
 
 
-def test_a_limit_that_no_amount_can_exceed_is_left_out():
+def test_the_probe_skips_a_minimum_that_no_amount_can_undercut():
     no_least = {"NGN": SeenLimits(least=Decimal(0), greatest=Decimal(10**6))}
 
     names = set(orders_of(evolve(PLAN, limits=no_least)))
@@ -319,7 +319,7 @@ async def test_a_compressed_response_is_read_as_the_client_reads_it(tmp_path, wa
     assert run.profile.answers["order"].order == "new"
 
 
-async def test_another_things_id_in_a_refusal_is_not_an_order(tmp_path, watch):
+async def test_an_unrelated_id_in_a_refusal_is_not_taken_for_an_order(tmp_path, watch):
     """Otherwise the probe would stop at the first refusal that names, for example, a trace."""
     refusal = message(422, "No", trace="tx-trace1", errors={"id": "tx-errors1"})
     quirk = Quirk(answer=instead(422, refusal), shows=lambda _: True)
@@ -453,7 +453,7 @@ def test_an_amount_calculated_by_the_service_leaves_less_room_for_others():
 
 
 @each("answer", [SeenAnswer(status=202), SeenAnswer(status=422, order="same"), SeenAnswer(order="new")])
-def test_a_success_or_an_order_in_place_of_a_refusal_stops_the_probe(answer: SeenAnswer):
+def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer: SeenAnswer):
     cap = Cap(orders=10, amount=MUCH)
     orders = LevelOrders(plan=PLAN, cap=cap, level=1, sent=[ALL["not-json"]], answers={"not-json": answer})
 

@@ -176,7 +176,7 @@ async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
         (response("200 OK", USER, version="1.0"), False, (1, True)),
     ],
 )
-async def test_an_announced_close_is_not_taken_for_idleness(
+async def test_an_announced_close_is_not_reported_as_an_idle_timeout(
     sent: bytes, closes: bool, seen: tuple[int | None, bool], watch: Watch
 ):
     """Otherwise the proposal would warn of doubts that no client will have."""

@@ -43,7 +43,7 @@ ORDERING = (
 
 
 @each("levels", [[], ["--level", "1"], ["--level", "2", "--yes"]])
-async def test_nothing_is_sent_without_the_confirmation_that_it_is_not_live(sandbox, levels):
+async def test_probe_sends_nothing_unless_the_service_is_confirmed_not_live(sandbox, levels):
     result = await asked("probe", *levels, code=2)
 
     assert "--this-is-not-live is required" in result.stderr
@@ -62,7 +62,7 @@ async def test_nothing_is_sent_without_yes_when_not_interactive(sandbox):
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
-async def test_it_asks_before_it_begins(sandbox, monkeypatch, answer, code):
+async def test_probe_asks_for_confirmation_before_it_begins(sandbox, monkeypatch, answer, code):
     monkeypatch.setattr(probe_command, "is_interactive", lambda: True)
 
     result = await asked("probe", NOT_LIVE, "--idle", "0", answers=answer, code=code)

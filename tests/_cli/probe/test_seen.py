@@ -70,7 +70,7 @@ def an_order(**changes) -> bytes:
         (302, b"", "unknown"),
     ],
 )
-def test_the_order_in_a_response(status, body, order):
+def test_each_response_is_classified_by_the_order_it_contains(status, body, order):
     assert find_order(Response(status=status, body=body), {"tx-old1"}).order == order
 
 
@@ -89,7 +89,7 @@ def test_the_reason_why_the_client_cannot_read_the_order_is_kept(body, why):
     ("body", "kind"),
     [(b"", "empty"), (b" <html>", "html"), (b"oh", "text"), (b"[1]", "json"), (b"[" * 100_000, "text")],
 )
-def test_the_kind_of_a_body(body, kind):
+def test_each_response_body_is_recorded_with_its_kind(body, kind):
     assert seen_answer(Response(status=200, body=body), seconds=0.0).body == kind
 
 
@@ -108,7 +108,7 @@ def test_a_request_id_has_the_name_of_an_id_and_another_value_in_each_response()
 
 
 @pytest.mark.parametrize("is_order", [False, True])
-def test_without_a_response_nothing_but_its_absence_is_kept(is_order):
+def test_a_missing_response_is_recorded_without_status_or_time(is_order):
     found = find_order(Response(), set()) if is_order else NO_ORDER
     kept = seen_answer(Response(), seconds=3.0, found=found)
 

@@ -82,7 +82,7 @@ UNDECIDED = [Ambiguous("k", ("tx-1",), refuted=("l",)), UNKNOWN]
         ),
     },
 )
-def test_findings(orders, senders, created, findings):
+def test_each_key_and_order_gets_the_expected_finding(orders, senders, created, findings):
     assert compared(orders, *senders, created=created) == findings
 
 
@@ -97,7 +97,7 @@ def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, i
 
 
 @each(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
-def test_only_keys_created_in_the_time_of_the_export_are_lacking(at: float | None, lacks: bool):
+def test_only_keys_created_within_the_exports_period_are_reported_missing(at: float | None, lacks: bool):
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "v", 60.0)]
     created = [("tx-1", "a", 50.0), ("tx-2", "b", 60.0), ("tx-3", "c", at)]
 
@@ -151,7 +151,7 @@ class History:
 
 @pytest.mark.trial(short=1_000, ci=20_000, long=1_000_000)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_match_is_wrong(size: int, seed: int):
+def test_reconciliation_never_matches_an_order_to_the_wrong_key(size: int, seed: int):
     history = History(random.Random(seed))
     history.add_keys(size)
     history.random.shuffle(history.exported)

@@ -456,7 +456,7 @@ def test_only_the_first_faults_are_printed(empty: Path):
         (["export.jsonl", "--slack", "-1"], 2, "--slack: must be"),
     ],
 )
-def test_usage_errors(empty: Path, words: list[str], code: int, why: str):
+def test_reconcile_explains_each_usage_error(empty: Path, words: list[str], code: int, why: str):
     (empty / "export.jsonl").write_text(json.dumps(GOOD), encoding="utf-8")
 
     assert why in output_of(empty / words[0], *words[1:], code=code)

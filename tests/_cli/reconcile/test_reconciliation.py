@@ -91,7 +91,7 @@ def test_the_content_of_a_refuted_attempt_is_known_while_its_undos_are_pending()
         (10_103.0, STEPS, None),  # A person gave its id.
     ],
 )
-def test_the_time_between_posting_and_sending_an_order(posted_at, steps, difference):
+def test_posting_is_compared_with_sending_unless_a_person_gave_the_id(posted_at, steps, difference):
     named = [msgspec.structs.replace(one, order_id="tx-1") for one in steps]
 
     assert _time_difference("tx-1", posted_at, named) == difference

@@ -192,7 +192,7 @@ async def test_a_balance_too_large_to_show_a_loss_is_rejected(balance):
         await verify_hooks(lambda: {"hooks": bank.hooks, "held": bank.held, "balance": lambda: balance})
 
 
-async def test_a_late_hold_is_reported_for_its_own_trial():
+async def test_a_late_hold_is_attributed_to_the_trial_that_requested_it():
     class ArrivesInTheNext(right_banks.Bank):
         waiting = None
 
