@@ -53,7 +53,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         sharing.import_tests(session.config, Path(__file__).parents[1])
         return (yield)
     finally:
-        gc.freeze()  # with the little garbage there is: collecting it would take a third of a second
+        gc.collect()  # Otherwise `__subclasses__` would list the classes that attrs replaced.
+        gc.freeze()
         gc.enable()
 
 
