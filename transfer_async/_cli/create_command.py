@@ -632,5 +632,5 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
 
 
 def files_of(address: str) -> tuple[Path, ...]:
-    """Return the paths of the journal's files, some of which may not exist."""
+    """Return the paths of the journal's files. Some of the files may not exist."""
     return () if "://" in address else tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))

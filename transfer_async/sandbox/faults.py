@@ -472,7 +472,7 @@ class Rule:
 
 
 class Mix:
-    """A set of faults, each of which affects a share of the requests to a path.
+    """A set of faults. Each fault affects a share of the requests to a path.
 
     Each request is assigned its fault at random on arrival, independently of the queue. With the same seed,
     the nth request always gets the same fault.
