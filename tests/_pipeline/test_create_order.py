@@ -848,13 +848,14 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     assert list(world.sandbox.orders) == [order_id]
 
 
+async def break_unexpectedly(*_: object) -> object:
+    raise RuntimeError("a slip of our own")
+
+
 async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    async def breaks(*_: object) -> object:
-        raise RuntimeError("a slip of our own")
-
-    monkeypatch.setattr(create_order, "preflight", breaks)
+    monkeypatch.setattr(create_order, "preflight", break_unexpectedly)
     failed = await world.fails(PreflightFailed)
 
     assert (failed.refused, failed.order_may_exist) == (False, False)
@@ -866,10 +867,7 @@ async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
 async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_the_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    async def breaks(*_: object) -> object:
-        raise RuntimeError("a slip of our own")
-
-    monkeypatch.setattr(create_order, "settle", breaks)
+    monkeypatch.setattr(create_order, "settle", break_unexpectedly)
     failed = await world.fails(JournalFailed)
 
     assert str(failed) == "the call failed unexpectedly (RuntimeError): look up the key in the journal"

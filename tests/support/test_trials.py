@@ -12,7 +12,7 @@ SIZED = pytest.mark.trial(short=2, ci=30, long=400)
 
 def size(*marks: Any, level: str = "short", args: tuple[str, ...] = ("tests",), test: str = "test_k") -> int:
     item = SimpleNamespace(nodeid=f"a.py::{test}", iter_markers=lambda _: [mark.mark for mark in marks])
-    return size_of(item, SimpleNamespace(getoption=lambda _: level, args=list(args)))  # type: ignore[arg-type]
+    return size_of(item, SimpleNamespace(getoption=lambda _: level, args=list(args)))  # type: ignore[arg-type] # stand-ins with what is read
 
 
 def test_a_trial_has_the_size_of_its_level():
