@@ -80,54 +80,53 @@ class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
-    number of tasks may share a client, if all of them run in the event loop in which the client was first
-    used.
+    number of tasks in one event loop can share a client.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
-        token: the bearer token, or an async callable that returns one. The callable is called when the client
-            is first used, and again after a 401 response. Concurrent requests share one call to the callable.
+        token: the bearer token, or an async callable that returns one. The client calls the callable at its
+            first use, and again after a 401 response. Concurrent requests share one call to the callable.
         hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
             be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
-        scope: the name of the service in the journal; by default the normalised ``base_url``.
+        scope: the name under which the journal stores this service's keys; by default the normalised
+            ``base_url``.
         retry: how often, and for how long, requests are retried; see `RetryPolicy`.
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
             is accepted.
-        abandoned_settle_after: replaces ``settle_after`` if the sender of an order in doubt never reported
-            how its attempt ended, because a suspended process may still send the order when it resumes. Must
-            be at least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer.
-            If a person refutes the order, ``settle_after`` always applies.
-        four_eyes: whether to require dual control for the scope from now on: a second person must then
-            approve each decision that a person makes; see `Operators`. The results of ``resolve`` need no
-            approval.
-        lease: the seconds for which a claim stays valid after its last renewal; at least 1.5 times the retry
-            deadline, and at most 3,600 (an hour).
+        abandoned_settle_after: replaces ``settle_after`` if the process that was sending the order never
+            reported a result, because that process may be suspended and send the order later. Must be at
+            least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer. If a
+            person refutes the order, ``settle_after`` always applies.
+        four_eyes: whether to require dual control in the scope from now on: a second person must approve each
+            person's decision; see `Operators`. The results of ``resolve`` need no approval.
+        lease: how many seconds a claim stays valid after its last renewal; at least 1.5 times the retry
+            deadline, at most 3,600 (an hour).
         recover_every: the interval, in seconds, at which the client calls `recover` automatically. The first
             run starts a random fraction of the interval after the client's first use. If ``recover_every`` is
             None, call `recover` yourself.
         recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
-            this session. The session's settings for redirects, ``raise_for_status``, middlewares and ``ssl``
-            are overridden for each request.
+            this session. Each request overrides the session's settings for redirects, ``raise_for_status``,
+            middlewares and ``ssl``.
         ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
-        max_connections: the maximum number of connections in each pool: one pool for orders, one for other
-            requests. If you pass a ``session``, its own limit applies instead.
-        rate: the maximum rate of requests that create an order; see `Rate`. Calls wait for a slot before any
-            funds are held, and proceed in order of arrival.
+        max_connections: the maximum size of each connection pool: orders and other requests use separate
+            pools. If you pass a ``session``, its connection limit applies instead.
+        rate: the maximum rate of requests that create an order; see `Rate`. Calls above the rate wait, in
+            order of arrival, before any funds are held.
         headers: headers to send with every request, for example an API gateway key or a tenant id. The
             headers' values are kept secret, like the token. Headers that the client sets itself cannot be
             replaced.
-        request_id_header: the name of the header that contains the attempt id in each create-order request,
-            for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
+        request_id_header: the header in which to send the attempt id of each create-order request, for
+            example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
             contain the same id, so you can use it to ask the service about an order whose response never
             arrived.
         response_id_header: the name of the response header that contains the service's own id for a request.
@@ -308,7 +307,7 @@ class TransferClient:
         - ``TRANSFER_HEADERS``: the path of a file with one header per line, for ``headers``.
 
         Args:
-            settings: the other arguments of the constructor. ``journal``, ``proxy``, ``ssl`` and ``headers``
+            settings: further arguments of `TransferClient`. ``journal``, ``proxy``, ``ssl`` and ``headers``
                 override the corresponding variables.
 
         Raises:
@@ -357,15 +356,16 @@ class TransferClient:
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
             held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.
-            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
-                time limits of hooks, pauses, ``resolve`` and the request. If the deadline passes before the
-                request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
-                deadline passes after the request is sent, the outcome is unknown and the hold is kept.
-                Journal writes and undos are not interrupted, so the call may end a little after the deadline.
-            once: whether to treat all calls with the same key as one intent, for example because the same
-                message or line of a file may be processed again. With ``once``, a refusal that the journal
-                has recorded for the key is raised again, and nothing is sent. By default, a call after a
-                definite failure starts a new intent.
+            deadline: an aware time after which the caller stops waiting. The deadline may shorten, but never
+                extends, the time limits of hooks, retry pauses, ``resolve`` and the request. If the deadline
+                passes before the request is sent, nothing is sent, the hooks are undone, and the call raises
+                `Expired`. If the deadline passes after the request is sent, the outcome is unknown and the
+                hold is kept. Journal writes and undos are not interrupted, so the call may end a little after
+                the deadline.
+            once: whether all calls with this key share one intent, for example because a message or a line of
+                a file may be processed twice. With ``once``, a refusal that the journal has recorded for the
+                key is raised again, and nothing is sent. By default, a call after a definite failure starts a
+                new intent.
 
         Returns:
             The order as the service recorded it. If the key already has an order, that order is returned.
@@ -417,7 +417,7 @@ class TransferClient:
         return Batch(create, requests, concurrency=concurrency, check=check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
-        """Return the record of ``key``, or None if it has no record.
+        """Return the journal's record of ``key``, or None if the key is unknown.
 
         Call `known` before you place your own hold for the key.
 
@@ -435,7 +435,7 @@ class TransferClient:
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
+        """Finish the work of earlier calls: abandoned claims, orders in doubt, and pending undos.
 
         A client's first run calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
         often for orders that have been in doubt for a long time. Pending undos run without waiting for
@@ -461,7 +461,7 @@ class TransferClient:
 
     @property
     def operators(self) -> Operators:
-        """The operators' interface to the client's journal and scope.
+        """The `Operators` for the keys in the client's journal and scope.
 
         The client itself provides methods for the most common operations, such as `resolve`.
 
@@ -494,7 +494,7 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys whose work ended before a given time, and return how many; see `Operators.prune`."""
+        """Delete and count the keys whose work ended before a given time; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
@@ -565,9 +565,9 @@ class TransferClient:
                 exact numbers.
             safe: whether the request may be sent more than once; if so, it is retried when its response is
                 lost. Only GET and HEAD requests may be ``safe``.
-            deadline: an aware time after which the caller stops waiting. The deadline can only shorten other
-                time limits. If the deadline passes after the request was sent, the result is the same as
-                after a timeout.
+            deadline: an aware time after which the caller stops waiting. The deadline may shorten, but never
+                extends, other time limits. If the deadline passes after the request was sent, the result is
+                the same as after a timeout.
 
         Raises:
             ValueError: ``path`` is outside ``base_url`` or is the create-order path, or ``deadline`` is not
@@ -626,15 +626,15 @@ class TransferClient:
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
         """Close the client. This method may be called more than once.
 
-        Calls that start later raise `ClientClosed`. Calls and runs of `recover` that are in progress have
-        ``timeout`` seconds to finish; then they are stopped. If a stopped call has sent its request, its
-        order is recorded as in doubt. If a stopped call has sent nothing, its hooks are undone and it raises
+        Calls made after `close` raise `ClientClosed`. Running calls and `recover` runs have ``timeout``
+        seconds to finish before they are stopped. If a stopped call has sent its request, its order is
+        recorded as in doubt. If a stopped call has sent nothing, its hooks are undone and it raises
         `ClientClosed`. An undo that is interrupted stays pending. In a forked process, no connection is
         closed, because the connections belong to the parent process.
 
         Args:
-            timeout: the seconds to wait for calls and runs in flight. The default is longer than the default
-                retry deadline.
+            timeout: how many seconds to wait for running calls and `recover` runs. The default is longer than
+                the default retry deadline.
 
         Raises:
             WrongEventLoop: the client is in use in another event loop; close it there.
@@ -692,7 +692,7 @@ class TransferClient:
 
 
 def context_of(client: TransferClient) -> ClientCore:
-    """Return what all calls of ``client`` share: the journal, the scope, the hooks and the settings."""
+    """Return the journal, scope, hooks and settings that all calls of ``client`` share."""
     return client._context
 
 
@@ -748,7 +748,7 @@ _OTHER_LOOP = (
 
 
 class LoopAffinity:
-    """The process and event loop to which a client is bound by its first use."""
+    """Ties a client to the process and event loop in which it is first used."""
 
     __slots__ = ("_loop", "_process")
 

@@ -1,7 +1,7 @@
 """Import the public names of a package when one of them is first used.
 
-Python imports a package before any module inside the package. If names were not imported lazily,
-``transfer-async --version`` and every run of pytest with the plug-in would first import aiohttp and cattrs.
+Python runs a package's ``__init__`` before it imports any module of the package. Without lazy imports,
+``transfer-async --version`` and every run of pytest with the plug-in would import aiohttp and cattrs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP requests to the service: URLs, tokens, sending, retries, and the interpretation of responses.
+"""The HTTP layer: URLs, tokens, sending, retries, and the classification of responses.
 
-By the layering rules, this package may import the converters, but not the journal.
+This package may import the converters, but not the journal.
 """

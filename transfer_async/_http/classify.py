@@ -1,7 +1,7 @@
 """Classifies responses: whether a request may have had an effect, and whether it may be sent again.
 
-The functions have no side effects. One table applies to orders and other unsafe requests, and another table
-applies to reads. The first row that matches a response determines its classification.
+The functions have no side effects. One table covers orders and other unsafe requests, and another covers
+reads. The first row that matches a response determines its classification.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 
 
 class Classification(enum.Enum):
-    """What an HTTP exchange proves about the effect of its request."""
+    """The result of an HTTP exchange: whether its request was sent, processed or refused."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
@@ -177,7 +177,7 @@ _CENT = Decimal("0.01")
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """Return the name of the first field in which ``answer`` differs from the order sent, or None."""
+    """Return the name of the first field that differs between ``answer`` and the order sent, or None."""
     order = answer.order
     for name in ("poster_currency", "matcher_currency"):
         if _is_other(getattr(order, name), getattr(sent, name)):
@@ -240,7 +240,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the fields that a refusal lists in ``errors`` and that the specification defines."""
+    """Return the names of order fields that a refusal lists in ``errors``; other names are ignored."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

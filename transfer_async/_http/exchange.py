@@ -64,9 +64,8 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    `exchange` cannot be used if this module has not been tested with the installed version of aiohttp, or if
-    a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
-    example for instrumentation).
+    `exchange` requires a tested version of aiohttp, unpatched aiohttp methods (a library may patch them to
+    mock the service), and a session without traces (instrumentation may add them).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
     return methods == _METHODS and not session.trace_configs and _is_tried()
@@ -75,9 +74,9 @@ def is_possible(session: aiohttp.ClientSession) -> bool:
 class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
-    Waiting for the response fails at the deadline, or if the complete head, or the next part of the body,
-    takes longer than ``sock_read`` seconds to arrive. Until the head arrives, a single timer enforces the
-    deadline and the ``sock_read`` limit.
+    Waiting fails at the deadline, or if the complete head or the next part of the body does not arrive within
+    ``sock_read`` seconds. Until the head arrives, a single timer enforces the deadline and the ``sock_read``
+    limit.
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:

@@ -22,8 +22,8 @@ class NetworkSettings:
     Args:
         proxy: the URL of an HTTP proxy.
         ca: a PEM file with the certificates to trust instead of the system's.
-        client_cert: a PEM file with the client's certificate, and optionally the certificate's key.
-        client_key: a PEM file with the key of ``client_cert``.
+        client_cert: a PEM file with the client's certificate, and optionally its private key.
+        client_key: a PEM file with the private key of ``client_cert``.
         headers: a text file with one header per line, for example ``X-Gateway-Key: 7f3a``.
     """
 

@@ -1,4 +1,4 @@
-"""Requests that do not create an order: they are retried like orders, but have no key, hold or journal."""
+"""Requests that create no order: they are retried like orders, but need no key, hold or journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A request that does not create an order, as the caller made it."""
+    """A request that creates no order, with the arguments that the caller passed."""
 
     method: str
     path: str
@@ -320,8 +320,8 @@ def checked_header_name(setting: str, name: object) -> str:
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
     """Return a copy of the caller's own ``headers``, which must not contain ``request_id_header``.
 
-    A header is rejected if it cannot be sent, if its value must differ for each order, or if the client sets
-    it. The error message contains no header value.
+    A header is rejected if it cannot be sent, if each order needs its own value, or if the client sets it.
+    The error message contains no header value.
     """
     names = set()
     if request_id_header is not None:
@@ -410,8 +410,8 @@ class TokenSource:
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """Return the headers to send with every request.
 
-        The same dictionary is returned until the token changes. After a 401, pass the headers of the rejected
-        request as ``instead_of``, so that a new token is requested unless the headers have already changed.
+        The same dictionary is returned until the token changes. After a 401, pass the rejected request's
+        headers as ``instead_of``; a new token is requested unless another call has already replaced them.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current

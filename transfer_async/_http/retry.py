@@ -60,10 +60,10 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
 class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
-    A new client has enough tokens for the retries of one order (``attempts - 1``), and for at least three
-    retries. A new client may spend only a third of its initial tokens on retries after a 429, which allows
-    two retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
-    thousands of clients that start together could overload the service.
+    A new client has enough tokens to retry one order ``attempts - 1`` times, but at least three times. A new
+    client may spend only a third of its initial tokens on retries after a 429, which allows two retries by
+    default. Successful exchanges add tokens. A new client starts with few tokens, because thousands of
+    clients that start together could overload the service.
 
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
@@ -88,12 +88,11 @@ class RetryPolicy:
         attempts: the maximum number of HTTP attempts of one call, including the first.
         first_delay: the upper bound of the first pause, in seconds. Each pause is random, between zero and
             its upper bound. The upper bound doubles with each pause, until it reaches ``max_delay``.
-        max_delay: the largest upper bound of a pause, in seconds.
+        max_delay: the longest pause, in seconds, unless the service's ``Retry-After`` is longer.
         deadline: the time limit for all attempts together, in seconds. The time limit starts once the hooks
             have run, just before the first attempt.
         not_processed: the statuses after which an order may be sent again. Your contract with the service
-            must guarantee that the service has not processed an order if it responds with one of the
-            statuses.
+            must guarantee that an order answered with one of these statuses was not processed.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
@@ -181,7 +180,7 @@ async def run_retries(
 ) -> T:
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
-    Call `run_retries` only after a failure, because starting tenacity takes an eighth as long as a request.
+    Call `run_retries` only after a failure, because starting tenacity takes an eighth of a request's time.
 
     Args:
         until: a function that returns whether an attempt may still begin in a given number of seconds.
@@ -225,7 +224,7 @@ async def run_retries(
 async def _slept(_: float) -> None:
     """Do nothing.
 
-    Do nothing: ``before_sleep``, the callback that receives the error, has already paused.
+    Do nothing, because ``before_sleep``, which receives the error, has already waited.
     """
 
 
@@ -305,14 +304,14 @@ class RateLimitQueue:
 
     @property
     def ahead(self) -> float:
-        """The seconds that a new order would have to wait if no waiting order leaves the queue."""
+        """The seconds that a new order would wait if none of the waiting orders were cancelled."""
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
         """Wait in the queue for a slot, take the slot, and return the waiting time in seconds.
 
         Raises:
-            TimeoutError: the wait would take, or took, longer than ``within`` seconds.
+            TimeoutError: the wait exceeded ``within`` seconds, or was expected to.
         """
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:

@@ -69,7 +69,7 @@ class Timeouts:
     Args:
         connect: the limit for obtaining a connection, including the wait for the pool, DNS, TCP and TLS.
         sock_connect: the limit for TCP and TLS alone.
-        sock_read: the limit for each wait for the next part of the response, once the request is written.
+        sock_read: the limit for each part of the response to arrive, once the request is written.
         total: the limit for a complete exchange.
         hook: the limit for each call to a hook's ``before`` or ``undo``, to ``resolve``, or to the token
             callable.
@@ -86,7 +86,7 @@ class Timeouts:
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
-    """Return ``timeouts`` for aiohttp, each limited to the ``left`` seconds that remain."""
+    """Convert ``timeouts`` for aiohttp, and limit each of them to the ``left`` seconds that remain."""
     total = min(timeouts.total, max(left, 0.001))
     # `sock_connect` is part of `connect`. A longer value has no effect, so omitting it saves a timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
@@ -350,7 +350,7 @@ class Transport:
     ) -> ExchangeResult:
         """Read ``response``.
 
-        Check that the response belongs to the request, unless the response's contents show that it does.
+        Check that the response belongs to the request, unless the response's contents prove it.
         """
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
@@ -378,7 +378,7 @@ class Transport:
         )
 
     async def _read(self, response: Response | aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
-        """Return the body up to the limit, and the error that truncated it, or None."""
+        """Return the body up to the limit, and the error that cut it short, if any."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             while chunk := await response.content.readany():

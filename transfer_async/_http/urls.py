@@ -71,8 +71,8 @@ def is_odd_host(host: str) -> bool:
 def _refuse_second_spelling(path: str) -> None:
     """Reject a path prefix that a server may treat as equal to another prefix.
 
-    Otherwise, one service could have a separate set of keys under each spelling of its prefix. The prefix is
-    not rewritten, because a different prefix would change the requests.
+    Without this check, each spelling of a service's prefix would have its own set of keys. The prefix is
+    rejected instead of rewritten, because a rewritten prefix would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]

@@ -4,8 +4,8 @@ A pooled connection may be about to close, or may have received unsolicited byte
 the response to the next request. `exchange` checks the connection and immediately writes to it.
 ``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. An order's body
 (`SessionBody`) therefore performs the check when the session writes the body. For other requests, a
-middleware (`SessionRequest`) performs the check. aiohttp awaits some of a session's traces
-(``aiohttp.TraceConfig``) while it writes, so these traces are awaited before the check.
+middleware (`SessionRequest`) performs the check. aiohttp would await some of the session's traces
+(``aiohttp.TraceConfig``) during the write, so they are awaited before the check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TooLate(aiohttp.ClientConnectionError):
 
 
 class NeverTwice(aiohttp.ClientConnectionError):
-    """aiohttp was about to send a request a second time of its own accord."""
+    """aiohttp was about to send a request a second time on its own."""
 
 
 class GuardedBody:
@@ -80,7 +80,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body for a session. The session only buffers the headers until it writes the body."""
+    """An order's body for a session. aiohttp buffers the headers until the session writes the body."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")
@@ -110,7 +110,7 @@ class SessionBody(aiohttp.BytesPayload):
 
 
 class SessionRequest:
-    """A middleware that sends each request that creates no order at most once, on a clean connection."""
+    """A middleware that sends each request except orders at most once, and on a clean connection."""
 
     def __init__(self, guard: GuardedBody) -> None:
         self._guard = guard
@@ -212,7 +212,7 @@ The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each
 
 
 class ConnectionState:
-    """The state of an exchange's connection. No connection is set until the exchange takes one."""
+    """The state of an exchange's connection. A new state has no connection until `take` is called."""
 
     __slots__ = ("_parser", "_protocol", "_size", "_transport", "trusted")
 
@@ -261,8 +261,7 @@ class ConnectionState:
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.
 
-        If ``whole`` is false, the response was not read to the end, and the bytes that are waiting may belong
-        to it.
+        If ``whole`` is false, the response was not read to its end, so waiting bytes may belong to it.
         """
         if not self._is_last:
             return True
@@ -279,7 +278,7 @@ class ConnectionState:
         return False
 
     def is_quiet(self) -> bool:
-        """Return whether no bytes are known to have arrived after the response."""
+        """Return false if bytes are known to have arrived after the response."""
         if not self._is_last:
             return True
         if _is_amid_another(self._protocol):

@@ -1,4 +1,4 @@
-"""The data types of the service and of a call: orders, errors, events.
+"""The data types: requests, responses, errors and events.
 
-By the layering rules, this package imports only `_support`.
+This package may import `_support`, but no other package of the project.
 """

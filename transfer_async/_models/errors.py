@@ -1,4 +1,4 @@
-"""The exceptions that a call can raise, and the meaning of each for the order.
+"""The exceptions that a call can raise, and what each means for the order.
 
 ::
 
@@ -192,12 +192,12 @@ class TransferError(Exception):
     Args:
         message: the text of the error, which is safe to log.
         outcome: what is certain about the order after the call. Each error class has its own default outcome.
-        order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
-            is certain that no order exists.
+        order_may_exist: whether an order for the key may exist when the error is delivered.
+            ``order_may_exist`` is false only if it is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
-        receipts: the receipts that the hooks returned, by hook name. The argument ``held`` is included as
-            ``"held"``.
+        receipts: the receipts that the hooks returned, by hook name. The reference passed as ``held`` is
+            included under ``"held"``.
         attempt_id: the journal's id for the call's attempt to send the order; None if the call did not begin
             to send the order. The id was sent to the service if the client has a ``request_id_header``.
     """
@@ -249,7 +249,7 @@ class InvalidOrder(TransferError, ValueError):
 class PreflightFailed(TransferError):
     """A hook refused the order, or failed; nothing was sent.
 
-    A hook that raises `PreflightFailed` itself guarantees that it changed nothing, so the hook is not undone.
+    By raising `PreflightFailed`, a hook guarantees that it changed nothing, so it is not undone.
 
     Args:
         refused: true if the hook refused the order, false if it failed (the cause is chained).
@@ -321,7 +321,7 @@ class Expired(TransferError):
     """``send_before``, or the call's ``deadline``, passed before the request could be sent.
 
     Args:
-        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of the call.
+        limit: the name of the time limit that passed, ``"send_before"`` or ``"deadline"``.
     """
 
     def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
@@ -339,8 +339,9 @@ class Refused(TransferError):
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.
-        fields: the request's fields that the service named in its ``errors``. The field names are those of
-            the specification, such as ``external_order.transaction_fee``, and never the service's own text.
+        fields: the request fields listed in the ``errors`` of the service's response. The field names are
+            those of the specification, such as ``external_order.transaction_fee``, and never the service's
+            own text.
     """
 
     default_outcome = Outcome.REFUSED
@@ -451,14 +452,14 @@ class AlreadyCreated(TransferError):
 
 
 class KeyConflict(TransferError):
-    """The key is bound to a different order."""
+    """The key was already used for a different order."""
 
 
 class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the lease of the other task or worker expires, unless it is renewed.
+        retry_after: the seconds until the other task or worker loses the key, unless it renews its lease.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -483,7 +484,7 @@ class ClientClosed(TransferError):
 
 
 class WrongEventLoop(ClientClosed):
-    """The client belongs to another event loop, or to the parent of the current, forked process."""
+    """The client belongs to another event loop, or to the process from which this process was forked."""
 
 
 class ServiceFailed(TransferError):
@@ -534,8 +535,8 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Return whether nothing was sent because a hook or the connection failed, perhaps only temporarily.
 
-    A worker dead-letters the message after several failures. A bank's own subclass of an error counts as its
-    base class.
+    After several such failures, a worker dead-letters the message. A bank's own subclass of an error counts
+    as its base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.
@@ -765,7 +766,7 @@ _made = _replacement
 
 
 def _instance(kind: type[BaseException]) -> BaseException:
-    """Create an empty error of ``kind`` or, if that fails, of its nearest base class that can be created."""
+    """Create an error of ``kind`` or, if that fails, of the nearest base class for which it succeeds."""
     for base in _mro(kind):
         try:
             own = _class_of(base, _name(kind))
@@ -869,7 +870,7 @@ class Cause:
         kind: see `CauseKind`.
         status: the HTTP status of the last response, if one arrived.
         error: the class name of the underlying error, if there was one.
-        candidate: the order id in a response that cannot be read as the order, if there is one.
+        candidate: the order id found in an unreadable response, if any.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
     """
 

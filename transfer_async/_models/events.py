@@ -1,4 +1,4 @@
-"""Typed events about a call. Logs, metrics, traces and progress displays are all based on the events.
+"""Typed events about a call. Logs, metrics, traces and progress displays are built from these events.
 
 An observer is any callable that takes an event. An observer runs in the client's own task, so it must return
 immediately. If an observer raises an error, the error is logged and does not affect the call. Events contain
@@ -164,9 +164,9 @@ class Resolved(Event):
 class DuplicateSuspected(Event):
     """Two orders may exist for one key. An operator must check the key immediately.
 
-    A sender reported, or ``resolve`` returned, a different result after a doubt had already ended.
-    ``order_id`` is the id of the order that the sender created or ``resolve`` found, the id in an unreadable
-    response, or None if no id is known.
+    After a doubt ended, the sender or ``resolve`` returned a result that contradicts the recorded outcome.
+    ``order_id`` is the id from the sender, from ``resolve`` or from an unreadable response; None if no id is
+    known.
     """
 
     order_id: str | None

@@ -76,8 +76,8 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 def ascii_lower(text: str) -> str:
     """Return ``text`` with only its ASCII letters in lower case.
 
-    Usernames are converted by `ascii_lower` before they are compared. Unicode's case folding would merge
-    different people: ``straße`` with ``strasse``, or the Kelvin sign with ``k``.
+    Usernames are converted by `ascii_lower` before they are compared. Unicode case folding would treat
+    different usernames as equal, for example ``straße`` and ``strasse``.
     """
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
@@ -92,7 +92,7 @@ def is_clean(text: str) -> bool:
 
 
 def checked_scope(given: str) -> str:
-    """Return ``given`` as a plain string if it can be a scope, which names a service in a journal.
+    """Return ``given`` as a plain string if it is a valid scope, which names a service in a journal.
 
     Raises:
         ValueError: ``given`` is not a string, is empty, or contains a control character.
@@ -340,11 +340,11 @@ class NewOrder(Wire):
 
     Args:
         poster_username: the e-mail address of the bank's customer.
-        poster_recipient_username: the e-mail address of the beneficiary, a registered account.
+        poster_recipient_username: the e-mail address of the beneficiary, who must have a registered account.
         poster_currency: the currency that is sent, 2 to 10 characters of ``[A-Z0-9]``.
         poster_country: the sending country, two upper-case letters.
         poster_amount: the amount that is sent, more than zero.
-        poster_payment_method_type: the name of a payment method type.
+        poster_payment_method_type: the service's name for the method of payment in the poster's country.
         matcher_currency: the currency that the beneficiary receives, 2 to 10 characters of ``[A-Z0-9]``.
         matcher_country: the receiving country, two upper-case letters.
         matcher_amount: the amount that the beneficiary receives, more than zero.
@@ -389,7 +389,7 @@ class NewOrder(Wire):
         """Create an order whose ``poster_amount`` is computed as ``matcher_amount × exchange_rate``.
 
         Args:
-            places: the number of decimals of ``poster_amount``, rounded half-even; 0 to 64.
+            places: the number of decimals to which ``poster_amount`` is rounded (half-even), 0 to 64.
 
         The other arguments are those of `NewOrder`.
 
@@ -437,7 +437,7 @@ class OrderRequest:
     """One request to create one order, for `TransferClient.create_orders`.
 
     The fields are the arguments of `TransferClient.create_order`. ``send_before`` and ``deadline`` are
-    converted to UTC. The fields are checked when the request is executed, not when the object is created.
+    converted to UTC. The fields are checked when the order is created, not when the `OrderRequest` is.
     """
 
     order: NewOrder
@@ -526,7 +526,7 @@ def call_problems(call: OrderRequest) -> Iterator[Problem]:
 
 
 def moment_problem(moment: object) -> str | None:
-    """Return why a result of `to_moment` is not a valid time, or None if it is valid or None."""
+    """Return why ``moment`` is not a valid time; None if it is valid or absent."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
     return "is not a datetime with a time zone, or is outside the years 1 to 9999 in UTC"

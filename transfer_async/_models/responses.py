@@ -44,9 +44,10 @@ class Wire:
         """Read one object from JSON. Numbers keep all digits.
 
         Raises:
-            UnreadableOrder: ``data`` cannot be read as an ``Order``; the message names the value's JSON path.
+            UnreadableOrder: ``data`` cannot be read as an ``Order``; the message contains the JSON path of
+                the invalid value.
             InvalidOrder: the model is a request, and ``data`` is not valid.
-            ServiceFailed: the model is any other part of a response, and ``data`` cannot be read.
+            ServiceFailed: the model is another type of response, and ``data`` cannot be read.
         """
         read: Self = CODEC.from_json(cls, data)
         return read
