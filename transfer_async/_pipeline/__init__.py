@@ -1,4 +1,4 @@
-"""Create orders, from the claim of a key to the outcome, and recover interrupted orders.
+"""Creates orders, from the claim of a key to the outcome, and finishes interrupted orders.
 
-By the layering rules, this package may import `journal` and `_http`.
+This package may import `journal` and `_http`.
 """

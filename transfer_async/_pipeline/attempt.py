@@ -1,4 +1,4 @@
-"""Make the HTTP attempts of one order, and determine the outcome of each attempt."""
+"""Makes the HTTP attempts of one order, and determines the outcome of each."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class SendState(MutableStruct, kw_only=True):
         body: the intent's order as JSON.
         headers: the headers of the request, including the token once it has been obtained.
         clock: the client's clock.
-        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. The
-            deadline is the caller's deadline or the end of the policy's retry time, whichever is earlier. The
-            retry time starts just before `MarkSending` is written to the journal.
+        deadline: the time after which no attempt may begin, in seconds on the client's clock. The deadline is
+            the caller's deadline or the end of the policy's retry time, whichever is earlier. The retry time
+            starts just before `MarkSending` is written to the journal.
         classification: the classification of the last HTTP exchange.
         last_failure: the error of the most recent HTTP attempt that ended in a definite failure.
         last_connection: the connection to which the last request body was handed. A reference to the body
@@ -271,7 +271,7 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 async def send_again(
     context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
 ) -> OrderResponse:
-    """After the first attempt failed with ``first``, send the order again if a retry is allowed.
+    """Retry an order whose first attempt failed with ``first``, if a retry is allowed.
 
     Raises:
         OutcomeUnknown: the service may have processed a request.
@@ -327,7 +327,7 @@ async def _wait_again(
 ) -> None:
     """Wait for the rate limiter before a retry.
 
-    The retry takes precedence over new orders, which have no hold yet.
+    A retry takes precedence over new orders, because new orders have no hold yet.
     """
     rate_limiter.before_hooks.take_slot()
     try:
@@ -396,7 +396,7 @@ def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit
 
 
 def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
-    """Return the seconds until the first of ``deadline``, the call's deadline and ``send_before``.
+    """Return the seconds until the earliest of ``deadline``, the call's deadline and ``send_before``.
 
     Return None if there is no limit.
     """
@@ -419,8 +419,8 @@ async def wait_in_queue(
     """Wait for a slot in one of the rate limiter's queues, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would exceed ``until`` or one of the caller's limits. If the delay is known in
-            advance, the error is raised immediately.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. If the queue is already too
+            long, the error is raised immediately.
         asyncio.CancelledError: the call was cancelled.
     """
     work = call.work

@@ -1,4 +1,4 @@
-"""Create many orders concurrently, with a limit on the number of orders in flight."""
+"""Creates many orders concurrently, with a limit on the number of orders in flight."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ class Batch:
     """Create the orders of all ``requests`` concurrently.
 
     A single task reads the whole input, so the input may use timeouts, task groups and context variables. If
-    the caller stops early and the input is an async generator, the same task closes the generator before
-    `results` returns.
+    the caller stops early, an async generator is closed by the task that reads it, before `results` returns.
 
     Args:
         create: an async function that creates one order.
         requests: the input, which may be endless. A request is read only when fewer than ``concurrency``
-            orders are in flight. Results are delivered even while an async input is waiting. A sync input
-            must not block.
+            orders are in flight. Results are delivered even while the next item of an async input is not
+            ready. A sync input must not block.
         concurrency: the maximum number of orders in flight, including those whose results have not been
             delivered yet.
         check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.

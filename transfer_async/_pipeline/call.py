@@ -47,7 +47,7 @@ class OrderCall(MutableStruct, kw_only=True):
         client_made: whether the client generated the key.
         once: whether to raise a recorded refusal again instead of resending the order.
         work: the progress of the call.
-        cancellation: whether and how the caller or the closing client has cancelled the call.
+        cancellation: records whether the caller or the closing client has cancelled the call.
         outcome: the future that the caller awaits.
         is_published: whether a worker publishes the outcome as a message.
     """
@@ -112,12 +112,12 @@ async def finish_tasks(
 class Cancellation(MutableStruct, kw_only=True):
     """The cancellation state of one call, or of one key in `recover`.
 
-    Also serves as a context manager around code that can be cancelled safely, such as a hook or a pause.
-    Entering the context raises `asyncio.CancelledError` if the call has already been abandoned.
+    The object is also a context manager for code that can safely be cancelled, such as a hook or a pause.
+    Entering the context manager raises `asyncio.CancelledError` if the call is already abandoned.
 
     Args:
         task: the task that runs the call, or None in `recover`, which runs in the caller's own task.
-        is_stoppable: whether the task is inside a block of this context manager.
+        is_stoppable: whether the task is now inside the context manager, and so may be cancelled.
         on_the_way: the request body of the HTTP exchange in progress, or None.
         sent: whether a completed HTTP exchange handed its request body to a connection.
         abandoned: whether the caller or the closing client no longer waits for the call.
@@ -143,7 +143,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed to a connection.
 
-        If no body was handed over, a cancelled caller waits until the hooks are undone.
+        If false, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
@@ -160,7 +160,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def cut_off(self) -> None:
         """Stop the call because the client is closing.
 
-        An order whose request is in flight is then in doubt.
+        If the call's request is in flight, its order is recorded as in doubt.
         """
         self.cut = True
         handed_over = self.on_the_way is not None and self.on_the_way.handed_over
@@ -189,9 +189,9 @@ class OrderProgress(MutableStruct, kw_only=True):
     """The progress of one intent in one call or in one run of `recover`.
 
     Args:
-        intent: the intent as the caller created it, with the recorded id once the key's record has been read.
+        intent: the caller's intent; once the key's record is read, the intent gets the recorded id.
         began: the start time on the client's clock, in seconds.
-        deadline: when the caller stops waiting, in seconds on the client's clock.
+        deadline: the time when the caller stops waiting, in seconds on the client's clock.
         receipts: the receipts that hooks returned, by hook name, including those of an earlier worker whose
             claim was taken over.
         attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
@@ -199,7 +199,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         undone: the number of hooks that have been undone.
         undos_pending: the number of undos that failed and are still pending.
         resolve_failed: whether ``resolve`` was called but did not return a usable result.
-        reports: functions that return the attempts that have ended since `attempts` was last read.
+        reports: functions that return the attempts that ended after `attempts` was last read.
     """
 
     intent: OrderIntent
@@ -222,7 +222,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         return self._attempts
 
     def correct_last(self, outcome: Outcome) -> None:
-        """Replace the outcome of the last attempt."""
+        """Correct the recorded outcome of the last attempt."""
         *before, last = self.attempts
         self._attempts = (*before, evolve(last, outcome=outcome))
 
@@ -248,8 +248,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
     """The state of a key that this process has claimed.
 
     Args:
-        epoch: the number of the claim. The number starts at 1, and each take-over of the intent increments
-            it.
+        epoch: the claim's number, which starts at 1 and increases by one with each take-over of the intent.
         attempt: the id that `MarkSending` records; None until then. The journal treats all HTTP attempts of a
             call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
@@ -270,7 +269,7 @@ class DoubtRounds(MutableStruct, kw_only=True):
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
             the journal's clock. None before the first run, in which all doubts are due.
-        after: the key after which the next run continues, because ``resolve`` kept failing there.
+        after: the key after which the next run continues; ``resolve`` kept failing at this point.
         tasks: the tasks that are calling ``resolve``.
     """
 
@@ -381,7 +380,7 @@ class Times:
 
 @frozen(kw_only=True)
 class Limits:
-    """A client's limits on response sizes, connections, concurrent recoveries and the order rate.
+    """A client's limits on response sizes, connections, concurrent ``resolve`` calls and the order rate.
 
     Raises:
         ValueError: a limit is not an integer of at least 1, or ``rate`` is not a `Rate`.
@@ -444,7 +443,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
         force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name != hold))
 
     def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
-        """Publish an event about ``work`` to the observers, if there are any."""
+        """Publish an event about the call in ``work`` to any observers."""
         if self.observers.all:
             self.observers.publish(
                 kind(

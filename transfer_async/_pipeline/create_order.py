@@ -8,14 +8,14 @@
 The journal records each step before the step begins. A call can fail in three ways:
 
 - a *definite failure*: the hooks are undone and the key is free;
-- a *doubt*: nothing is undone and the key does not become free;
-- a failure of the journal: only the journal's record shows what happened.
+- a *doubt*: nothing is undone, and the key does not become free;
+- a journal failure: only the key's record in the journal shows what happened.
 
 The steps share these objects:
 
 - `OrderCall` contains the arguments and the cancellation state.
 - `OrderProgress` contains the data for errors and events.
-- `ClaimedKey` contains the values that the journal compares, and the hooks that may have acted.
+- `ClaimedKey` contains the numbers and ids that the journal checks, and the hooks that may have acted.
 - `SendState` contains the request and its time limits.
 - `OrderResponse` contains the order and the connection on which it arrived.
 """
@@ -119,7 +119,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error: in doubt if a request may have been sent, else not sent."""
+    """After an unexpected error, end the call: in doubt if a request may have been sent, else not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -131,7 +131,7 @@ async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, err
 
 
 async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
-    """Claim the key, or return the order that was already created with it.
+    """Claim the key, or return the order that the key already has.
 
     Raises:
         TransferError: the key cannot be claimed.
@@ -166,7 +166,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
 
 
 def claimed_key(entry: Entry) -> ClaimedKey:
-    """Return the state of a claim that was just recorded in ``entry``."""
+    """Return a `ClaimedKey` for the claim that was just recorded in ``entry``."""
     claimed = ClaimedKey(epoch=entry.epoch)
     if entry.epoch > 1:  # An earlier worker may have run any hook without recording it.
         claimed.inherited = entry.hooks
@@ -356,8 +356,8 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
 class LeaseKeeper:
     """A context manager that calls ``renew`` every ``every`` seconds while its block runs.
 
-    If ``renew`` raises a `JournalFailed`, it is called again after the next interval. Any other
-    `TransferError` ends the renewals, but not the block: if the lease was lost, `MarkSending` will fail.
+    If ``renew`` raises a `JournalFailed`, it is called again after the next interval. After any other
+    `TransferError`, the block continues without renewals; if the lease was lost, `MarkSending` fails.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
@@ -482,7 +482,7 @@ class InFlight:
             call.outcome.cancel()
 
     def cut_off(self) -> None:
-        """Stop all calls. Orders whose requests are in flight are then in doubt."""
+        """Stop all calls. An order whose request is in flight is recorded as in doubt."""
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
@@ -524,7 +524,7 @@ async def _deliver(context: ClientCore, call: OrderCall) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it, else a `JournalFailed` that advises looking up the key."""
+    """Return ``error`` if a call may raise it, else a `JournalFailed` that says to look up the key."""
     if is_a(error, TransferError) or is_end(error):
         return error
     why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"

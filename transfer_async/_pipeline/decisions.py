@@ -1,4 +1,4 @@
-"""A table of the decisions that people can make about a key, with the effects of each decision.
+"""A table of the decisions that people can make about a key, and the effects of each one.
 
 Each row contains the decision as stored, its transition, the keys it applies to, and its texts. `Operators`
 checks and records a decision according to its row. The command line builds its commands from the rows, and
@@ -41,9 +41,9 @@ effects."""
 
 
 def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
-    """Return the hooks that recovery cannot undo because their intent is unreadable; None if there are none.
+    """Return the hooks that a person must undo, because their intent is unreadable; None if there are none.
 
-    An empty tuple means that there may be hooks to undo, but their names are unreadable. If the order exists
+    An empty tuple means that hooks may need an undo, but their names are unreadable. If the order exists
     (``refuting`` is false), only the hooks of the key's earlier intents must be undone.
     """
     unread = entry.unread
@@ -57,7 +57,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
 
 
 def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, ...]:
-    """Return the hooks that a person had to undo manually; empty if there are none.
+    """Return the hooks that a person must have undone; empty if there are none.
 
     Raises:
         ValueError: hooks had to be undone manually, and ``undone`` does not confirm that they were.
@@ -87,7 +87,7 @@ def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
 
 
 def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """Return a sentence that lists what ``subject`` undoes, or None if ``undos`` is empty."""
+    """Return a sentence that lists ``undos``, with the given subject; None if ``undos`` is empty."""
     texts: list[str] = []
     values: list[str] = []
     for undo in undos:
@@ -211,23 +211,23 @@ class DecisionRow:
             and one without.
         transition: the transition that records the decision. The form for the decision on the operators' page
             has the same name as the transition.
-        applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
-            corrupt record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for
-            the scope's dual-control rule (`FOUR_EYES`).
-        names_order: whether the decision requires an order id.
+        applies_to: the state that a key must have for the decision. ``IN_DOUBT`` includes keys with a corrupt
+            record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for the
+            scope's dual-control rule (`FOUR_EYES`).
+        names_order: whether the decision is made with an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be
             confirmed, and is accepted only ``settle_after`` seconds after the order could last have been
             sent.
         outcome: the outcome that is published to observers; None if no event is published.
-        effects: a function that returns sentences that describe the decision's effects.
+        effects: a function that describes the decision's effects in sentences.
         help: the help text of the command. If two rows contain the same decision, only the first has a help
             text.
         title: the heading of the form.
-        button: the label of the form's button, or a function that returns the label for a key and the names
-            of hold hooks.
+        button: the label of the form's button, or a function that creates it from a key and the names of hold
+            hooks.
         propose: the label of the button under dual control.
         verb: the subject of the sentences about the effects, such as "Resolving".
-        proposed: a short text for the decision in a proposal, with ``{}`` for the order id.
+        proposed: a short text that describes the proposed decision, with ``{}`` for the order id.
         explained: the decision as a clause, for the web page's forms, proposals, histories and audit.
         done: the decision's name in the URL to which the page redirects once the decision has been saved.
         saved: the message that the page shows once the decision has been saved.
@@ -373,7 +373,7 @@ def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
 
 
 def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
-    """Return the row of a decision, either the one with an order id or the one without.
+    """Return the row for a decision with the given order id, or without an id.
 
     Raises:
         ValueError: the decision requires an order id, or does not allow one.
@@ -401,7 +401,7 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
 def effects_of(
     view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
 ) -> tuple[Sentence, ...]:
-    """Return sentences that describe the effects of a decision about a key.
+    """Return the effects of a decision about a key, as sentences.
 
     The command line and the page show these sentences before asking for confirmation, so that a person knows
     which holds will be released.
@@ -410,7 +410,7 @@ def effects_of(
         view: the record of the key.
         row: the decision.
         holds: the names of hooks that place a hold.
-        verb: the subject of the sentences, such as "Approving" or "this". Defaults to the row's verb.
+        verb: the subject of the sentences, such as "Approving" or "this"; by default, the row's ``verb``.
         order_id: the order id that the decision names, or None if no id has been entered yet.
     """
     verb = verb or row.verb
@@ -464,10 +464,9 @@ def transition_of(
 
 
 def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
-    """Return the decision of a proposal (as a clause) and its reason, or None if the line is not a proposal.
+    """Return a proposed decision as a clause, and the proposal's reason; None if the line is not a proposal.
 
-    A line does not show whether an order id would be corrected or withdrawn, so the clause mentions both
-    possibilities.
+    A line does not show whether an order id is to be corrected or withdrawn, so the clause mentions both.
     """
     name, _, reason = (step.reason or "").partition(": ")
     clauses = [row.explained for row in DECISIONS if row.decision.value == name]
@@ -477,7 +476,7 @@ def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
 
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
-    """Return whether ``step`` records the proposed decision, made by a person other than the proposer."""
+    """Return whether ``step`` records that another person made the proposed decision."""
     row = next((row for row in DECISIONS if row.name == step.move), None)
     if row is None or is_same_person(step.by or "", proposal.by or ""):
         return False

@@ -94,7 +94,7 @@ class FundsHold:
 class PlainHook:
     """A hook made from a plain function ``async def f(intent)``.
 
-    A plain function has no effects that have to be undone.
+    A plain function must not have effects that need an undo.
 
     The function returns None to accept the order, and raises an error to reject it. Returning any other value
     is an error, because ``False`` may be meant to reject the order.
@@ -129,7 +129,7 @@ Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]
 
 
 def is_hold(hook: PreflightHook) -> bool:
-    """Return whether ``hook`` places the hold on the customer's funds."""
+    """Return whether ``hook`` is the one that places a hold on the customer's funds."""
     return bool(getattr(hook, "places_hold", False))
 
 
@@ -215,9 +215,8 @@ def broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Return a copy of a hook's ``error``, as a `HoldFailed` if a hold hook raised a plain `PreflightFailed`.
 
-    A hook may raise the same error object in many calls, so that object must not be changed. If the class of
-    the error prevents copying it, or reading or changing the copy, return one of this package's errors
-    instead.
+    A hook may raise the same error object in many calls, so that object must not be changed. If the error's
+    class prevents copying it, or using the copy, return one of this package's errors instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -232,7 +231,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error of the package's most specific class for ``error``, with default attributes."""
+    """Create a default error of this package's class that is closest to the class of ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
@@ -240,7 +239,7 @@ def _default_error(error: PreflightFailed) -> PreflightFailed:
 
 
 def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Set every attribute on ``own`` that the call or the journal needs, and return it.
+    """Return ``own`` with every attribute that the call or the journal needs.
 
     Raises:
         Exception: the class of ``own`` prevents setting an attribute, or an attribute has the wrong type.

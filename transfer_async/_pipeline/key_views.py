@@ -1,4 +1,4 @@
-"""The record of a key as operators see it (`KeyView`), errors about decisions, and checks of arguments."""
+"""Key records for operators (`KeyView`), the errors of refused decisions, and argument checks."""
 
 from __future__ import annotations
 
@@ -68,11 +68,10 @@ class KeyView:
         entry: the complete record, which ``repr`` omits.
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
-        sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
-            time is recorded. A suspended process may still send the order after ``sent_until``; see
+        sent_until: the end of the period in which the sender may send; None if no attempt or an invalid time
+            is recorded. A suspended process may still send the order after ``sent_until``; see
             `sender_reported`.
-        lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
-            it.
+        lease_until: when the lease on the key expires, or None if no worker is using the key.
         refutable_at: the earliest time at which a refutation is accepted, or None if the key is not in doubt
             or a refutation is never accepted.
     """
@@ -97,7 +96,7 @@ class KeyView:
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order; it is sent only if ``request_id_header`` is set."""
+        """The id of the attempt to send the order, as sent in the ``request_id_header`` if the client has one."""
         return self.entry.attempt
 
     @property
@@ -118,7 +117,7 @@ class KeyView:
 
     @property
     def receipts(self) -> dict[str, str | None]:
-        """The receipts of the hooks, by hook name. ``"held"`` is the reference of the bank's own hold."""
+        """The receipts by hook name; ``"held"`` stands for a hold that the bank placed itself."""
         return self.entry.all_receipts
 
     @property
@@ -143,12 +142,12 @@ class KeyView:
 
     @property
     def cause(self) -> Cause | None:
-        """Why the key is in doubt, with the HTTP attempts; None if the cause was not recorded."""
+        """The recorded reason for the doubt, with the HTTP attempts; None if no reason was recorded."""
         return self.entry.cause
 
     @property
     def cause_in_short(self) -> str:
-        """Why the key is in doubt, as a short text; empty if the cause was not recorded."""
+        """The recorded reason for the doubt, as a short text; empty if no reason was recorded."""
         cause = self.cause
         if cause is not None and cause.kind is CauseKind.STATUS and cause.status is not None:
             return f"status {cause.status}"
@@ -179,7 +178,7 @@ class KeyView:
 
     @property
     def watcher(self) -> Watcher | None:
-        """The person recorded as looking at the key since its last change, or None."""
+        """The person looking at the key, or None. Any change of the key removes the watcher."""
         return self.entry.watched_by
 
     @property
@@ -192,7 +191,7 @@ class KeyView:
 
     @property
     def readable(self) -> bool:
-        """Whether the complete record could be read. False for a corrupt record."""
+        """Whether the complete record could be read; false for a corrupt record."""
         return self.entry.is_readable
 
     @property
@@ -218,7 +217,7 @@ class Doubt(KeyView):
 
     Args:
         claimed_at: when work on the intent began. An invalid time is replaced by the nearest valid time.
-        sent_until: the time until which the sender was allowed to send. An invalid time is replaced by the
+        sent_until: the end of the period in which the sender may send. An invalid time is replaced by the
             nearest valid time.
         summary: the order's amounts, currencies and countries, without personal data.
     """
@@ -272,7 +271,7 @@ _DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount as text, with thousands separators and at least the currency's usual decimals."""
+    """Format an amount with thousands separators and at least the currency's usual number of decimals."""
     _, _, digits = f"{amount:f}".partition(".")
     places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
     return f"{amount:,.{places}f} {currency}".rstrip()
@@ -332,7 +331,7 @@ def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> d
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """Return the recorded intent or order that names the parties, or None if neither is stored."""
+    """Return the stored intent or order, which names the parties; None if neither is stored."""
     undos = entry.pending_undos
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
@@ -366,7 +365,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that names the scopes that have keys, and says that no other scope has keys."""
+    """Return a clause that lists the only scopes with keys, such as ``only keys of live and test``."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
@@ -520,7 +519,7 @@ def checked_decision(decision: Decision) -> Decision:
     """Return ``decision`` as a `Decision`.
 
     Raises:
-        ValueError: ``decision`` is not the value of a `Decision`.
+        ValueError: ``decision`` is not a valid `Decision`.
     """
     try:
         return Decision(decision)

@@ -1,10 +1,10 @@
-"""Operators' work on a journal: list keys, resolve or refute orders in doubt, correct decisions, delete keys.
+"""Operations for operators: list keys, resolve or refute orders in doubt, correct decisions, delete keys.
 
-An operator first asks the service whether the order exists, and then decides. The journal records the
-decision only if the key's attempt has not changed. The key's history records the person and the reason. A
-refutation is accepted only after ``settle_after``, because until then a stalled request may still take
-effect. Under dual control (four eyes), one person proposes a decision and another approves it. The table in
-`decisions` lists all decisions.
+An operator first asks the service whether the order exists, and then decides. The journal rejects the
+decision if the key's attempt has changed in the meantime. The key's history records the person and the
+reason. A refutation is accepted only after ``settle_after``, because until then a stalled request may still
+take effect. Under dual control (four eyes), one person proposes a decision and another approves it. The table
+in `decisions` lists all decisions.
 """
 
 from __future__ import annotations
@@ -103,14 +103,15 @@ class Operators:
 
     Args:
         journal: the journal. `Operators` does not close the journal.
-        scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
+        scope: the name of the service in the journal; pass the client's ``scope``, or its normalised
+            ``base_url``.
         settle_after: how many seconds must pass, after the order could last have been sent, before a
             refutation is accepted.
-        four_eyes: whether to require, from now on and for all operators, that another person approves each
-            decision in this scope (dual control). The journal stores the requirement, so passing False does
-            not end dual control.
+        four_eyes: whether to require dual control in this scope from now on: every operator's decision then
+            needs another person's approval. The journal stores the requirement, so passing False does not end
+            dual control.
         observers: the functions that receive `Resolved` and `OrderInDoubt` events.
-        clock: for tests, the clock to use.
+        clock: the source of time; for tests.
 
     Raises:
         ValueError: an argument is invalid; the message names the argument and the rule.
@@ -174,8 +175,8 @@ class Operators:
     async def waiting(self) -> tuple[KeyView, ...]:
         """Return every key that needs attention, oldest first.
 
-        Keys that need attention are keys that are in doubt, keys that a dead worker left behind, and keys
-        with a pending undo, a pending notification or a proposal to approve.
+        A key needs attention if it is in doubt, if its worker died, or if it has a pending undo, a pending
+        notification or a proposal to approve.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -193,7 +194,7 @@ class Operators:
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys that follow the given key in the journal's own order.
+            after: return only keys after this one, in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -255,7 +256,7 @@ class Operators:
         await self._write_or_refuse(key, note)
 
     async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
-        """Record that a person is looking at a key, so that other people choose another key.
+        """Record that a person is looking at a key, so that other people can choose other keys.
 
         The key's version does not change. The key's next change removes the watcher.
 
@@ -295,7 +296,7 @@ class Operators:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """Return the history lines of people's actions on all keys of the scope, newest first.
+        """Return the history lines that record people's actions, for all keys of the scope, newest first.
 
         To stay fast, a call may search only part of a long history, so it may return fewer lines than
         ``limit``, or none at all.
@@ -303,14 +304,14 @@ class Operators:
         Args:
             limit: the maximum number of lines.
             after: the ``after`` that the previous call returned; empty for the first call.
-            by: return only the given person's lines.
-            since: return only lines from the given aware time or later.
-            until: return only lines from before the given aware time.
+            by: return only lines by the given person.
+            since: an aware ``datetime``; return only lines from then on.
+            until: an aware ``datetime``; return only lines from before then.
 
         Returns:
-            The lines, and the ``after`` to pass to the next call, which is empty if there are no more lines.
-            Each line is a tuple of the key, the history line, and the line of the proposal that was pending
-            when the history line was added, or None.
+            The lines, and the ``after`` to pass to the next call; an empty string means that no lines are
+            left. Each line is a tuple: the key, the history line, and the line of the proposal that was
+            pending at that time (or None).
 
         Raises:
             ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
@@ -334,15 +335,15 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
 
-        If the key's order is already recorded with the given id, return the record without writing anything.
+        If the given id is already recorded as the key's order, return the record without writing anything.
 
         Args:
             key: a key in doubt.
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that the undos of an earlier intent were done manually. Required if an undo of an
-                earlier intent is pending but cannot be read.
+            undone: confirms that a person has undone the hooks of an earlier intent. Required if an undo of
+                an earlier intent is pending but cannot be read.
             seen: the version of the key that the person saw. The decision is refused if the key now has
                 another version.
 
@@ -397,11 +398,11 @@ class Operators:
     ) -> KeyRecord:
         """Correct or withdraw an order id that a person or the bank's ``resolve`` supplied.
 
-        An id from the service's own response cannot be changed. If a worker has published the wrong id, the
-        correction is published too.
+        An id from the service's own response cannot be changed. If a worker has already published the wrong
+        id, the correction is published as well.
 
         Args:
-            key: a key in the created state whose order is known only by its id.
+            key: a key in the created state, with an order id but no order from the service's response.
             order_id: the correct id. If the correct id is unknown, pass None to put the key back in doubt.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
@@ -436,11 +437,12 @@ class Operators:
 
         Args:
             key: the key.
-            decision: the decision. ``WAIVE`` is refused, because ending dual control takes two people.
+            decision: the decision to make. ``WAIVE`` is refused, because ending dual control takes two
+                people.
             order_id: the order's id, if the decision requires one.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that the undos that `recover` cannot run were done manually.
+            undone: confirms that a person has done the undos that `recover` cannot run.
             seen: the version of the key that the person saw, or None to accept any version.
 
         Returns:
@@ -482,13 +484,13 @@ class Operators:
         Any other change to the key makes the proposal void.
 
         Args:
-            key: a key that the decision applies to. For ``WAIVE``, pass `FOUR_EYES`.
-            decision: the decision. ``WAIVE`` ends dual control.
+            key: a key that the decision applies to. For ``WAIVE``, which ends dual control, pass `FOUR_EYES`.
+            decision: the decision.
             order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
                 doubt again.
             by: the person who proposes the decision.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that the undos that `recover` cannot run were done manually.
+            undone: confirms that a person has done the undos that `recover` cannot run.
             seen: see `resolve`.
 
         Returns:
@@ -620,7 +622,7 @@ class Operators:
         return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
-        """Return a function that converts the journal's seconds to UTC, limited to the range of ``datetime``.
+        """Return a function that converts the journal's times to UTC, limited to the range of ``datetime``.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -629,7 +631,7 @@ class Operators:
         return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
-        """Return a function that converts the journal's seconds to UTC, or to None if out of range."""
+        """Return a function that converts the journal's times to UTC, or to None if out of range."""
         journal_now, utc_now = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(utc_now, seconds - journal_now)
 
@@ -672,11 +674,11 @@ class Operators:
         undone: bool,
         proposing: bool = False,
     ) -> AsyncIterator[tuple[Entry, Basis]]:
-        """Yield the entry to decide about, and ``basis`` with the version of that entry.
+        """Yield the entry that the decision is about, and ``basis`` with the version of that entry.
 
         First put a corrupt record into quarantine. The yielded entry is in doubt, free, or created with
-        ``order_id``. A write by this method itself does not cause a `KeyChanged`. If a ValueError is raised,
-        nothing was written, unless it is a `RecordSetAside`.
+        ``order_id``. A write by `_decidable` itself does not cause a `KeyChanged`. After a ValueError other
+        than `RecordSetAside`, nothing has been written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
@@ -830,7 +832,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the hooks that a person undid. Raise ValueError if the record does not allow the decision."""
+    """Return the hooks that a person undid, or raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that encryption "
@@ -842,7 +844,7 @@ def _refuse_unreadable(
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
-    """Refuse a decision about a key in the created state, unless the decision keeps the recorded order id."""
+    """Reject a decision about a created key, unless the decision confirms the recorded order id."""
     if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
         return
     if entry.unread is not None and order_id is not None:

@@ -1,4 +1,4 @@
-"""End a call: record its outcome in the journal, then publish and deliver it."""
+"""Ends a call: records its outcome in the journal, publishes it, and returns or raises the result."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def settle(
 ) -> Order:
     """Record that the order exists, and return the order.
 
-    ``is_reported`` is true if the write is a retry: the order id has then already been logged and published.
+    Pass ``is_reported=True`` to retry the write after the order id has been logged and published.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the service's response.
@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    The process that ended the intent has undone the hooks, but a hook may have acted after its undo had run.
+    The other process has undone the hooks, but a hook may have acted after its undo.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -165,13 +165,12 @@ async def _record_suspicion(
     order: Order | None = None,
     order_id: str | None = None,
 ) -> None:
-    """Record and publish that the key's record contradicts the sender's result.
+    """Record and publish that the sender's result contradicts the key's record.
 
-    A free key is put in doubt, and its pending undos are cancelled. After a refutation, however, the hold may
+    A free key is put in doubt, and its pending undos are cancelled. If the order was refuted, the hold may
     already have been released.
 
-    ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
-    id.
+    ``order`` and ``order_id`` come from the service's response; an unreadable one may contain only the id.
 
     Raises:
         JournalFailed: the journal could not be written; the write will be retried.
@@ -229,8 +228,8 @@ async def went_in_doubt(
 ) -> Order:
     """Record the doubt and call ``resolve``. Return the order if ``resolve`` or an operator supplied it.
 
-    Nothing is undone while the order is in doubt. ``is_reported`` is true if the write is a retry: the order
-    id has then already been logged and published.
+    Nothing is undone while the order is in doubt. Pass ``is_reported=True`` to retry the write after the
+    order id has been logged and published.
 
     Raises:
         TransferError: the order is still in doubt or was refuted, or the journal failed.
@@ -332,7 +331,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return the reason to record in the history if the beneficiary is not verified, else None."""
+    """Return the reason for the history if the beneficiary was not verified, else None."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
@@ -342,7 +341,7 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
     """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
-    The key became free when the failure was recorded. While the undos ran, or before the caller read the
+    The key has been free since the failure was recorded. While the undos ran, or before the caller read the
     result, another call may have created an order. ``order_may_exist`` is false only if the key is still
     free, or if the client generated the key and the journal no longer contains it.
     """
@@ -390,7 +389,7 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
 
 
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
-    """Return the undos of all hooks that may have acted under the claim, last first."""
+    """Return the undos of all hooks that may have acted under the claim, in reverse order."""
     own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
     # A worker that crashed may have run any of the inherited hooks.
     names = claimed.inherited or own
@@ -416,11 +415,12 @@ async def undo(
 ) -> None:
     """Run the pending undos of one intent, and record which of them succeeded.
 
-    An undo that fails stays pending. The undo's error does not replace the call's error. ``is_recorded`` is
-    false if the journal could not record the undos as pending.
+    An undo that fails stays pending. An error in an undo does not replace the call's own error.
+    ``is_recorded`` is false if the journal could not record the undos as pending.
 
     Raises:
-        asyncio.CancelledError: `recover` was cancelled. Undos that have succeeded may run again.
+        asyncio.CancelledError: `recover` was cancelled. Undos that succeeded may run again, because their
+            success is not recorded.
     """
     if not undos:
         return
@@ -440,7 +440,7 @@ async def undo(
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Return whether an undo is still pending. A late report from the sender may have cancelled the undo."""
+    """Return whether an undo is still pending; a late report from the sender may have cancelled it."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
@@ -587,9 +587,9 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 def order_id_of(text: object) -> str | None:
     """Return ``text`` in lower case, without surrounding whitespace, if it looks like an order id, else None.
 
-    The service's ids are in lower case (specification 1). If ids were not converted, an id in upper case, for
-    example from a printed statement, would count as a different id, and two keys could be recorded with the
-    same order.
+    The service's ids are in lower case (specification 1). Without the conversion, an id typed in upper case,
+    for example from a printed statement, would count as another order, and two keys could be recorded with
+    one order.
     """
     given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
@@ -599,7 +599,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
-        ValueError: ``answer`` is an unreadable order, another order, or not a result of ``resolve``.
+        ValueError: ``answer`` is an unreadable order, a different order, or not a valid type of result.
     """
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
@@ -642,7 +642,7 @@ async def _resolved(
 async def _suspect_resolved(
     context: ClientCore, work: OrderProgress, entry: Entry, order_id: str, *, found_in: Entry
 ) -> None:
-    """Record that ``resolve`` found an order for ``entry``, whose doubt had already ended differently.
+    """Record that ``resolve`` found an order for ``entry`` after its doubt had ended with another outcome.
 
     Raises:
         JournalFailed: the journal could not be written; the write will be retried.
@@ -733,7 +733,7 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Store ``again``, which retries the write. Log and publish the order id, unless ``is_reported``."""
+    """Store ``again``, which retries the write. Unless ``is_reported``, log and publish the order id."""
     key, unrecorded = work.intent.key, context.unrecorded
     if key not in unrecorded and len(unrecorded) >= MAX_UNRECORDED:
         if order_id is None:
@@ -750,10 +750,10 @@ def could_not_record(
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:
-    """Try again to record the unrecorded response for ``key``. Return whether an order was recorded.
+    """Try again to record an unrecorded response for ``key``, and return whether an order was recorded.
 
     Raises:
-        JournalFailed: the journal still cannot record the response.
+        JournalFailed: the journal still could not record the response.
     """
     again = context.unrecorded.pop(key, None)
     if again is None:

@@ -1,4 +1,4 @@
-"""Process abandoned claims, doubts and pending undos with ``recover``.
+"""Implements ``recover``, which processes abandoned claims, doubts and pending undos.
 
 Many workers may run ``recover`` concurrently, because each key is leased and every step is a compare-and-set.
 No journal transaction is open while the bank's own code runs.
@@ -66,10 +66,10 @@ _DOUBLED = 4800.0
 
 
 def questions_due(age: float) -> float:
-    """Return how many calls to ``resolve`` have become due since the doubt was `ALWAYS_ASKED` seconds old.
+    """Return how many ``resolve`` calls have become due since the doubt was `ALWAYS_ASKED` seconds old.
 
-    The pause after each call is as long as the age of the doubt, but at most an hour. A run calls ``resolve``
-    if another call has become due since the previous run, so the journal need not record the calls.
+    The pause after each call equals the age of the doubt, but is at most an hour. A run calls ``resolve`` if
+    another call has become due since the previous run, so the journal need not record the calls.
 
     Args:
         age: the seconds since the order could last have been sent, at least `ALWAYS_ASKED`.
@@ -104,13 +104,13 @@ class RecoveryReport:
 class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
-    One pass runs the pending undos, one key at a time. A second pass calls ``resolve`` for several keys in
-    doubt at a time. Both passes read the journal page by page. Only the keys with pending undos or corrupt
-    records are kept in memory, so that none of them is processed twice. For a key in doubt that has pending
-    undos, ``resolve`` is called after the undos.
+    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
+    doubt at a time. Both passes read the journal page by page. Only keys with pending undos or corrupt
+    records are kept in memory, so that each is processed once. If a key in doubt has pending undos, the undos
+    run before the call to ``resolve``.
 
     Args:
-        context: the client's parts and settings.
+        context: the client's objects and settings.
         stop: a function that is called before each key is processed. The run ends when ``stop`` returns true.
     """
 
@@ -165,7 +165,7 @@ class Recovery:
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key.
 
-        If the journal fails, remember the failure, so that the run can continue.
+        If the journal fails, store the error, so that the run can continue.
         """
         try:
             await work
@@ -185,10 +185,9 @@ class Recovery:
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, except doubts without pending undos: see `_ask_about_doubts`.
+        """Process every waiting key, except the doubts that `_ask_about_doubts` processes.
 
-        Keys with pending undos come first, so that no undo has to wait until thousands of doubts have been
-        read.
+        Keys with pending undos come first, so that no undo waits for thousands of doubts to be read.
         """
         for list_keys in (self._context.journal.pending_undos, self._context.journal.work):
             after = ""
@@ -290,7 +289,7 @@ class Recovery:
     # --- doubts -----------------------------------------------------------------------------------
 
     async def _ask_about_doubts(self) -> None:
-        """Call ``resolve`` for every due doubt, starting after the key at which an earlier run gave up."""
+        """Call ``resolve`` for every due doubt, starting after the key at which an earlier run stopped."""
         rounds = self._context.doubt_rounds
         first = last = after = rounds.after
         try:
@@ -311,7 +310,7 @@ class Recovery:
             rounds.asked_at = rounds.asked_at if first else self._now
 
     def _is_to_ask(self, entry: Entry) -> bool:
-        """Return whether ``entry`` is in doubt, and a call to ``resolve`` is due in this run."""
+        """Return whether ``entry`` is in doubt and its next ``resolve`` call is due in this run."""
         context, asked_at = self._context, self._asked_at
         if entry.state is not KeyState.IN_DOUBT or entry.intent is None or not entry.is_readable:
             return False
@@ -324,11 +323,11 @@ class Recovery:
     async def _start_asking(self, key: str) -> bool:
         """Wait for a free slot, then start a task that calls ``resolve`` for ``key``.
 
-        After an unusable result, no new call starts until the calls in progress have ended. A ``resolve``
-        that hangs therefore delays the run by only one timeout, however many doubts there are.
+        After an unusable result, no further ``resolve`` call starts until the running calls have ended. A
+        ``resolve`` that hangs therefore delays the run by only one timeout, however many doubts there are.
 
         Returns:
-            False if the run is over, or if it no longer calls ``resolve``.
+            False if the run has ended, or makes no more ``resolve`` calls.
         """
         limit, tasks = self._context.recover_concurrency, self._context.doubt_rounds.tasks
         while self._asking >= limit or (self._unanswered and self._asking):
@@ -396,7 +395,7 @@ class Recoveries:
     """A client's runs of ``recover``. Each run has its own task, so that ``close`` can wait for it.
 
     Args:
-        context: the client's parts and settings.
+        context: the client's objects and settings.
         every: the seconds between periodic runs, or None for no periodic runs.
     """
 
@@ -456,10 +455,10 @@ class Recoveries:
             raise
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait up to ``wait`` seconds for the runs, then cancel those that are left.
+        """Wait up to ``wait`` seconds for the runs to end, then cancel those still running.
 
-        Then wait up to ``grace`` seconds for the cancelled runs to end. A periodic run stops once it has
-        finished the keys it is processing.
+        Then wait up to ``grace`` seconds for the cancelled runs to end. A periodic run stops after the keys
+        that it is processing.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:
