@@ -96,7 +96,7 @@ class KeyView:
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order, as sent in the ``request_id_header`` if the client has one."""
+        """The id of the attempt to send the order. The client may send it; see ``request_id_header``."""
         return self.entry.attempt
 
     @property

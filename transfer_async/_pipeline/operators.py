@@ -485,7 +485,7 @@ class Operators:
 
         Args:
             key: a key that the decision applies to. For ``WAIVE``, which ends dual control, pass `FOUR_EYES`.
-            decision: the decision.
+            decision: the proposed decision.
             order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
                 doubt again.
             by: the person who proposes the decision.
