@@ -1,15 +1,15 @@
 """A small implementation of the transfer order service, for development and tests.
 
-The sandbox is based on the specification alone and shares no code with the client, so that tests fail if
-either the client or the sandbox misinterprets the specification.
+The sandbox follows the specification alone and shares no code with the client, so tests fail if either of
+them misinterprets the specification.
 
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing())
         ...  # a client at sandbox.base_url with sandbox.token
         await sandbox.match_now()
 
-To simulate random faults, give each fault a share of all orders. The same seed always produces the same
-faults:
+To simulate random faults, give each fault the share of orders that it affects. The same seed always produces
+the same faults:
 
     Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """

@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 
 class Chance(Random):
-    """A seeded random generator for fictional data and faults, never for secrets."""
+    """A seeded random generator for fictional data and faults, but not for secrets."""
 
 
 PaymentTypes = Mapping[str, Mapping[str, str]]
@@ -25,7 +25,7 @@ class CurrencyAccount:
     """A currency that an account holds (specification, section 2.5).
 
     Amounts are in the currency's major unit, such as dollars. An amount must be a multiple of `steps`;
-    `Decimal(0)` allows any amount. An account without `payment_types` cannot be paid in the currency.
+    `Decimal(0)` allows any amount. Without `payment_types`, the account cannot receive the currency.
     """
 
     code: str
@@ -42,7 +42,7 @@ class CurrencyAccount:
 
 @frozen(kw_only=True, eq=False)
 class Account:
-    """An account at the service. Accounts are compared by identity.
+    """A user's account at the service. Accounts are compared by identity.
 
     `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
     owns the token. The bank's username need not be an e-mail address. `email` defaults to the username. `id`
@@ -80,7 +80,7 @@ class Accounts:
     Look-ups ignore the case of ASCII letters.
 
     Raises:
-        ValueError: there is no bank or more than one, or two accounts have the same username.
+        ValueError: not exactly one account is the bank, or two accounts have the same username.
     """
 
     def __init__(self, accounts: Iterable[Account]) -> None:
@@ -143,7 +143,7 @@ _TRADED = ("ngn", "usd", "gbp", "eur", "kes")
 
 
 def default_payment_types(code: str, *, name: str, email: str) -> PaymentTypes:
-    """Return a person's account details for each payment type in a currency."""
+    """Return a person's fictional account details, for each payment type of a currency."""
     if code == "NGN":
         bank = {"account_name": name, "account_number": "0123456789", "bank_code": "999"}
         return {"nigerian_bank_payment": bank}

@@ -1,17 +1,17 @@
-"""The paths under `/sandbox/` that let a person or a test control the sandbox.
+"""The paths under `/sandbox/`, with which a person or a test controls the sandbox.
 
-The paths under `/sandbox/` are not part of the specification. All paths except the first show personal data,
-so they require the token that the sandbox prints.
+The paths under `/sandbox/` are not part of the specification. Because they may show personal data, all paths
+except `openapi.json` require the token that the sandbox prints.
 
 | method and path | response |
 | --- | --- |
-| `GET /sandbox/openapi.json` | the two specified operations as an OpenAPI 3.1 document |
+| `GET /sandbox/openapi.json` | an OpenAPI 3.1 document of the two specified operations |
 | `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
-| `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each order, oldest first |
+| `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each order, oldest order first |
 | `GET /sandbox/orders.jsonl` | every order object, one per line, as an export for `journal reconcile` |
 | `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
 | `POST /sandbox/match` | run the matcher bot: `{"matched": [ids]}` |
-| `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the queued faults, and the faults with a share |
+| `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the faults in the queue, and those in the mix |
 | `POST /sandbox/faults` | add the fault of a `FaultRequest`, or 422 if it is not valid |
 | `DELETE /sandbox/faults` | remove all faults |
 | `POST /sandbox/release` | release the stalled requests: `{"released": n}` |
@@ -88,7 +88,7 @@ class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Control:
-    """Answers requests to the service and to the sandbox's own paths."""
+    """Responds to requests to the service, and to the sandbox's own paths."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Return whether a path controls the sandbox. Faults never apply to control paths."""
+        """Return whether a path is a control path of the sandbox. Faults never apply to control paths."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
@@ -225,7 +225,7 @@ def _show_fault(fault: Fault) -> wire.JsonObject:
 
 
 def settings_text(fault: Fault, rule: Rule | None = None) -> str:
-    """Describe a fault by its name, its settings, and the settings of its rule that are not the defaults."""
+    """Describe a fault: its name, its settings, and any settings of its rule that are not the default."""
     given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
     options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
     parts = [f"{fault.name} ({options})" if options else fault.name]
@@ -249,8 +249,8 @@ def _text(value: object) -> str:
 def indented(body: bytes) -> str:
     """Return a JSON body with each member on its own line. A body that is not JSON is returned unchanged.
 
-    A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` is also returned unchanged,
-    because indentation could make such a body a thousand times longer.
+    A body longer than `MAX_INDENTED`, or nested deeper than `MAX_DEPTH`, is also returned unchanged, because
+    indentation could make it a thousand times longer.
     """
     text = body.decode("utf-8", "replace")
     if len(text) > MAX_INDENTED or _depth(text) > MAX_DEPTH:
@@ -345,7 +345,7 @@ class Page:
 
     @staticmethod
     def answers(path: str) -> bool:
-        """Return whether a path belongs to the page."""
+        """Return whether a path belongs to the sandbox's web page."""
         return path in (HOME, LIVE, STYLE, ENTER) or path.startswith(FORMS)
 
     def answer(self, call: Call) -> Reply:

@@ -1,8 +1,8 @@
 """The fault classes, and the queue that selects the fault for each request.
 
-The first sentence of a fault's docstring says whether a valid request still creates its order. A fault is
-called with an `Exchange`. A fault raises `ConnectionError` if the client closes the connection first.
-`FAULTS` lists all faults by name.
+The first sentence of each fault's docstring says whether a valid request creates its order. A fault is called
+with an `Exchange`. If the client closes the connection, the fault raises `ConnectionError`. `FAULTS` lists
+all faults by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -97,8 +97,8 @@ class ResetAfterProcessing(Fault):
 class StallBeforeProcessing(Fault):
     """Wait, then create the order and respond, even if the client has closed the connection.
 
-    The stall lasts `seconds` or, if that is None, until `Faults.release`. If the sandbox closes first, no
-    order is created.
+    The stall lasts `seconds` or, if that is None, until `Faults.release`. If the sandbox closes during the
+    stall, no order is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
@@ -192,8 +192,8 @@ class TruncatedHead(Fault):
 class TruncatedBody(Fault):
     """Create the order, then end the response (FIN) after `keep` bytes of its body.
 
-    `Content-Length` is larger than the body. If `chunked` is true, the body is sent in chunks instead, and
-    the last chunk is missing.
+    The `Content-Length` header specifies a longer body. If `chunked` is true, the body is sent in chunks
+    instead, and the last chunk is missing.
     """
 
     name: ClassVar[str] = "truncated-body"
@@ -217,7 +217,7 @@ class TruncatedBody(Fault):
 class BrokenChunk(Fault):
     """Create the order, then send a first chunk with an invalid size and leave the connection open.
 
-    The connection is closed after `Faults.release`.
+    The connection is closed when `Faults.release` is called.
     """
 
     name: ClassVar[str] = "broken-chunk"
@@ -274,7 +274,7 @@ class WrongTypes(Fault):
 
 @frozen
 class AnotherOrder(Fault):
-    """Create the order, then respond with a nonexistent order: its id, poster and amount are different."""
+    """Create the order, then respond with an invented order that has another id, poster and amount."""
 
     name: ClassVar[str] = "another-order"
 
@@ -400,7 +400,7 @@ FAULTS: Mapping[str, type[Fault]] = {
 
 
 class Waiting:
-    """Lets tasks wait for conditions, which are checked after every change."""
+    """Lets tasks wait until a condition is true. The conditions are checked after every change."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -421,7 +421,7 @@ class Waiting:
         await future
 
     def changed(self) -> None:
-        """Wake the waiters whose condition is now true."""
+        """Wake the tasks whose condition is now true."""
         remaining = []
         for condition, future in self._waiters:
             if future.done():
@@ -433,7 +433,7 @@ class Waiting:
         self._waiters = remaining
 
     def close(self) -> None:
-        """Raise an error in every remaining waiter."""
+        """Raise an error in every task that is still waiting."""
         self._closed = True
         for _, future in self._waiters:
             if not future.done():
@@ -449,7 +449,7 @@ EVERY_PATH = "*"
 class Rule:
     """A fault in the queue, and the requests to which it applies.
 
-    `times` is the number of remaining requests; `None` means no limit.
+    The rule applies to the next `times` matching requests; `None` means no limit.
     """
 
     fault: Fault
@@ -461,7 +461,7 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Return whether the rule depends on the poster or the amount, which are in the body."""
+        """Return whether the rule checks the poster or the amount, which are in the request's body."""
         return self.username is not None or self.amount is not None
 
     def applies_to(self, record: RequestRecord) -> bool:
@@ -472,9 +472,9 @@ class Rule:
 
 
 class Mix:
-    """A set of faults. Each fault affects a share of the requests to a path.
+    """A set of faults. Each fault in the mix affects a share of the requests to a path.
 
-    Each request is assigned its fault at random on arrival, independently of the queue. With the same seed,
+    On arrival, each request is assigned its fault at random, independently of the queue. With the same seed,
     the nth request always gets the same fault.
     """
 
@@ -486,7 +486,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return a random fault for a request, or None. Repeated calls return the same result."""
+        """Return a random fault for a request, or None; always the same one for the same request."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
@@ -501,7 +501,7 @@ class Mix:
 
 
 class Faults:
-    """The queue of faults, the mix of faults, and the requests that stall.
+    """The queue of faults, the mix of faults, and the stalled requests.
 
     A request gets the fault of the first rule in the queue that applies to it. A rule with a `probability`
     may be skipped at random. If no rule applies, the request gets the fault that the mix assigned to it, if
@@ -538,13 +538,13 @@ class Faults:
             times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the probability that a request gets the fault, 0 to 1. The sandbox's seed determines
                 which requests get the fault.
-            path: the path to which the fault applies, order creation by default. `"*"` means every path that
-                does not control the sandbox.
+            path: the path to which the fault applies; by default, the path that creates orders. `"*"` means
+                every path except the sandbox's control paths.
             username: apply the fault only to requests whose poster has the given username.
             amount: apply the fault only to requests with the given `poster_amount`, compared as a number.
 
         Raises:
-            ValueError: an argument is out of range; or `username` or `amount` is given for a fault that acts
+            ValueError: an argument is out of range, or `username` or `amount` is passed for a fault that acts
                 before the body is read.
         """
         wanted = None if amount is None else Decimal(amount)
@@ -568,7 +568,7 @@ class Faults:
         arrival.
 
         Args:
-            shares: the share of each fault, 0 to 1, at most 1 in total.
+            shares: each fault's share, from 0 to 1; the total is at most 1.
             path: the path to which the faults apply, as in `add`.
 
         Raises:
@@ -606,8 +606,8 @@ class Faults:
     def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
         """Return the fault for a request, or None, and count its use.
 
-        Call this method twice for each request: before its body is read, for faults that act at that point,
-        and again after its body is read.
+        Call `take` before the request's body is read, to get a fault that acts at this point, and again
+        afterwards.
         """
         drawn = self._mix.fault_for(record)
         for rule in self._rules:

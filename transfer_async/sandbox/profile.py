@@ -1,7 +1,7 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. For each body, a profile contains only the names of a few
-common fields. You can commit a profile with your code.
+A profile contains no personal data and no token. Of each response's body, a profile contains only the names
+of well-known fields. You can commit a profile with your code.
 """
 
 import os
@@ -75,7 +75,7 @@ def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
 
 
 def _all_match(pattern: re.Pattern[str], rule: str) -> Callable[[object, Any, Any], None]:
-    """Return a validator that requires a string, or each string in a tuple, to match ``pattern``."""
+    """Return a validator for a string, or a tuple of strings, that must match ``pattern``."""
 
     def check(_: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
         texts = (value,) if isinstance(value, str) else value or ()
@@ -94,11 +94,11 @@ class SeenAnswer:
         body: the kind of the body.
         fields: the names of the well-known fields in the JSON object, without values.
         unauthorized: whether the body was exactly the body shown in section 7 of the specification.
-        headers: the headers by lower-case name, without `IGNORED_HEADERS`. Values that may be secret are
+        headers: the headers by lower-case name, without `IGNORED_HEADERS`. Values that may be secret are left
             empty.
         within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
             arrived.
-        order: the order in the response, or "none" if the request was not for an order; see `OrderSeen`.
+        order: which order the response contains, if any; see `OrderSeen`.
         unreadable: the reason why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the amount sent.
     """
@@ -122,11 +122,10 @@ class SeenConnection:
         asked: the maximum number of requests that the probe sent on one connection.
         requests: the number of requests after which the service closed a connection; None if the connection
             stayed open.
-        announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). A close
-            that was not announced may coincide with the next request.
-        open_after: the idle time in seconds after which the connection was still open.
-        closed_by: the idle time in seconds after which the connection was closed; None if the probe stopped
-            waiting first.
+        announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). An
+            unannounced close may happen just as the next request is sent.
+        open_after: the longest idle time, in seconds, after which the probe found the connection open.
+        closed_by: the idle time, in seconds, after which the probe found the connection closed, or None.
     """
 
     asked: int
@@ -150,10 +149,9 @@ class ServiceProfile:
 
     Args:
         version: the version of the file format, which is 1.
-        levels: the levels of the probe that were completed.
+        levels: the probe levels that were completed.
         answers: the responses, by the name of the request.
-        request_ids: the headers that seem to contain a request id, judging by their names and changing
-            values.
+        request_ids: the headers whose names and changing values suggest that they contain a request id.
         connection: the limits of connections; None if the probe did not check them.
         limits: the limits of amounts, by currency code.
     """
@@ -212,7 +210,7 @@ def time_step(seconds: float) -> float:
 
 
 def midpoint(step: float, steps: tuple[float, ...]) -> float:
-    """Return the mean of `step` and the next lower one of `steps`."""
+    """Return the mean of `step` and the next lower step in `steps`."""
     below = next((low for low, high in pairwise((0.0, *steps)) if high == step), 0.0)
     return (below + step) / 2
 
@@ -299,7 +297,7 @@ class Special:
 
     Args:
         why: what is wrong with the order, in a few words.
-        made: a function that builds the body from the document of a valid order.
+        made: a function that makes the invalid body from the JSON of a valid order.
         fits: a function that returns whether a JSON object contains the same error.
     """
 
@@ -360,12 +358,12 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service leaves unchecked if it creates the probe's order called ``name``."""
+    """Return the fields that a service does not check if it creates the probe's order called ``name``."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
 def _matching_names(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
-    """Yield the names of the probe's orders that a document matches."""
+    """Yield the names of the probe's invalid orders whose errors a document contains."""
     if not isinstance(document, dict):
         yield NOT_JSON
         return
@@ -414,10 +412,10 @@ _DEFAULTS: JsonObject = read(
 
 
 class ImitatingService(Service):
-    """A `Service` that responds as recorded in a profile, or as the sandbox if no response is recorded.
+    """A `Service` that responds as recorded in a profile, or like the sandbox if nothing is recorded.
 
-    If the profile shows that the service creates orders in which a certain field is missing or invalid, a
-    default value replaces that field. All other fields must pass the sandbox's own checks.
+    If the recorded service creates orders although a certain field is missing or invalid, a default value
+    replaces that field. All other fields must pass the sandbox's own checks.
     """
 
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
@@ -461,7 +459,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, return the existing order with the same body, or refuse the order."""
+        """Create the order, return the order that an equal body has already created, or refuse."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:

@@ -47,27 +47,27 @@ class Sandbox:
     Args:
         match_every: seconds between two runs of the matcher bot.
         seed: determines the order ids and the random faults.
-        faults: the share of all orders for each fault, as in `{CloseAfterProcessing(): 0.05, Status(429):
-            0.1}`. With the same seed, the same requests get the same faults. See `Faults.mix`.
+        faults: each fault with the share of orders that it affects, as in `{CloseAfterProcessing(): 0.05,
+            Status(429): 0.1}`. With the same seed, the same requests get the same faults. See `Faults.mix`.
         accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.
         token: the API token; by default a new random one.
         host: the address to listen on. If the address is not loopback, other machines can reach the sandbox.
-        port: the port to listen on; 0 picks a free one.
+        port: the port to listen on; 0 selects a free port.
         ssl: the TLS context of an https sandbox; by default the sandbox uses http.
         sleep: an async function that waits, `asyncio.sleep` by default. The function must yield to the event
             loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
-        keep_alive: seconds until an idle connection is closed.
-        keep_requests: the maximum number of requests in `requests`. The oldest requests are dropped.
-        profile: the recorded behaviour of a service to imitate (see `load_profile`). The profile's limit for
-            idle connections takes precedence over `keep_alive`.
+        keep_alive: how many seconds a connection may be idle before it is closed.
+        keep_requests: the maximum length of `requests`; the oldest ones are dropped.
+        profile: the recorded behaviour of a service to imitate (see `load_profile`). The profile's recorded
+            idle limit takes precedence over `keep_alive`.
 
     Attributes:
         token: the API token.
         accounts: the registered accounts.
         requests: the received requests, oldest first.
         faults: the faults for the next requests.
-        user_path: the path of the user-info look-up; `{username}` stands for the percent-encoded username.
+        user_path: the path that returns a user, with `{username}` in place of the percent-encoded username.
     """
 
     user_path: str = USER_PATH
@@ -264,7 +264,7 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Receive bytes. If a chunk is broken, end the current body with an error.
 
-        aiohttp would treat a broken chunk as the next request, and the body's reader would wait forever.
+        aiohttp would parse a broken chunk as the next request, and the body would never end.
         """
         super().data_received(data)
         if self._messages and self.body is not None and not self.body.is_eof():

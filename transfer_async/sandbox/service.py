@@ -4,9 +4,8 @@ The caller provides the clock and the seed.
 
 The service checks a request in this order: path (404), method (405), token (401) and `Accept` (406). For a
 new order, it then checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The
-specification does not state any statuses, and shows the body of only one refusal, for a wrong token. All
-statuses, and the body of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own
-choice.
+specification defines no statuses, and shows only one refusal's body, for a wrong token. All statuses, and the
+body of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
 """
 
 import abc
@@ -110,7 +109,7 @@ class Service:
         return refuse_head(call, methods=self._routes[call.path], token=self._token)
 
     def problems(self, request: CreateOrder) -> Problems:
-        """Return the problems of an order whose fields are well formed."""
+        """Return the problems of an order with well-formed fields."""
         poster = self._poster(request)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         return _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
@@ -200,7 +199,7 @@ def _accepts_json(value: str) -> bool:
 
 
 def unprocessable(problems: Problems) -> Reply:
-    """Build the response that refuses an order because of problems with its fields."""
+    """Build the response that refuses an order with invalid fields."""
     return message(422, "The order was refused.", errors=problems)
 
 
@@ -273,8 +272,8 @@ def _receiving_method(beneficiary: Account, code: str) -> str:
 class Fault(abc.ABC):
     """The base class of all faults of the service or the network.
 
-    `name` is the fault's name under `/sandbox/faults`. A `before_body` fault acts before the body is read, so
-    it cannot be restricted to a poster or an amount.
+    `name` identifies the fault under `/sandbox/faults`. A `before_body` fault acts before the body is read,
+    so it cannot be restricted to a poster or an amount.
     """
 
     name: ClassVar[str]
@@ -292,8 +291,8 @@ class RequestRecord:
     Attributes:
         method, path, headers: the method, path and headers as received. Header names are case-insensitive.
             The headers include the token.
-        body: the part of the body that was read, up to the service's limit; empty until it is read.
-        received_at: the time when the head was read.
+        body: the request's body, up to the service's limit; empty until it has been read.
+        received_at: the time when the sandbox had read the request's head.
         fault: the fault that was applied; `None` if there was no fault.
         processed: whether the service processed the request, even if the response was lost or faulty.
         status: the status that was sent; `None` if no complete head was sent.
@@ -340,7 +339,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class NoAnswer(web.StreamResponse):
-    """A response for which aiohttp writes nothing, because a fault has written or withheld its bytes."""
+    """A response that aiohttp must not write, because a fault has already written or withheld it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -447,7 +446,7 @@ class Exchange:
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Wait for `seconds` or, if `None`, until `Faults.release` or until the sandbox closes."""
+        """Wait for `seconds`; if `None`, wait until `Faults.release` is called or the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:

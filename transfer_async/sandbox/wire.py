@@ -1,4 +1,4 @@
-"""The JSON of the sandbox: exact parsing and checks of requests, and the objects in responses.
+"""The sandbox's JSON: exact parsing, the checks of requests, and the objects in responses.
 
 The specification does not say which fields are required, or which checks the service makes. The sandbox
 requires every field of a request, ignores unknown fields, and reports all problems at once.
@@ -69,7 +69,7 @@ def write(value: object) -> bytes:
 
 
 def timestamp(moment: datetime) -> str:
-    """Format a time as the specification's section 2 does: `YYYY-MM-DDTHH:MM:SS.mmmZ`, in UTC."""
+    """Format a time in UTC as in the specification's section 2: `YYYY-MM-DDTHH:MM:SS.mmmZ`."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
@@ -98,7 +98,7 @@ class _Invalid(ValueError):
 
 @frozen
 class Kind:
-    """The type of a field: a check that returns the value or raises an error, and a JSON schema."""
+    """The type of a field: its JSON schema, and a check that returns the value or raises an error."""
 
     check: Callable[[object], Any]
     schema: JsonObject
@@ -281,8 +281,8 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 def amounts_agree(request: CreateOrder) -> bool:
     """Return whether the amounts and the exchange rate are consistent.
 
-    `poster_amount` must equal `matcher_amount` times the rate, to within half a unit of its last decimal
-    place.
+    `poster_amount` may differ from `matcher_amount` times the rate by at most half a unit of its own last
+    decimal place.
     """
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
@@ -299,7 +299,7 @@ def decimal_of(value: object) -> Decimal | None:
 
 
 def filled(body: JsonObject, problems: Problems, values: JsonObject) -> Any:
-    """Return a copy of `body` in which `values` replaces the fields that have problems."""
+    """Return a copy of `body`, with `values` in place of the fields that have problems."""
     inner_body = body.get("external_order")
     copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
     for path in problems:
@@ -344,7 +344,7 @@ WHO_AM_I_FIELDS = (
 def user_object(account: Account) -> JsonObject:
     """Build the user object of an account, with all fields of section 2.2 except `externalUser`.
 
-    Missing details of an account (telephone, address, dates) are derived from its username, so they never
+    Details that the account lacks (telephone, address, dates) are derived from its username, so they never
     change.
     """
     random = Chance(account.username)
@@ -488,7 +488,7 @@ _ECHOED_BY_BANK = tuple(path.rpartition(".")[2] for path in FIELDS if "." in pat
 
 @frozen(kw_only=True)
 class Order:
-    """An order: its request, its parties and its state. `number` counts orders from 1."""
+    """An order: its request, its parties and its state. `number` is 1 for the first order."""
 
     id: str
     number: int
@@ -520,9 +520,9 @@ class Order:
     def matched(self, *, match_id: str, at: datetime) -> "Order":
         """Return a copy of the order in the matched state.
 
-        The specification shows no transitions. In our interpretation, `is_matched` becomes 1, `is_processing`
-        becomes 0 and `can_cancel_order` becomes false. In addition, `match_id`, `matched_at` and `updated_at`
-        are set.
+        The specification describes no transitions. In our interpretation, `is_matched` becomes 1,
+        `is_processing` becomes 0 and `can_cancel_order` becomes false. In addition, `match_id`, `matched_at`
+        and `updated_at` are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 
