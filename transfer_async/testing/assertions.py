@@ -1,4 +1,4 @@
-"""Assertions for the end of a test, such as that a key has exactly one order or that its hold is released.
+"""Assertions for the end of a test: for example, a key has exactly one order, or its hold is released.
 
 The assertions read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises
 an `AssertionError` that lists the orders or holds found.
@@ -34,7 +34,7 @@ from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOr
 
 
 class HasOrders(Protocol):
-    """An object that has orders: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
+    """Any object with an ``orders`` property: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
 
     @property
     def orders(self) -> Mapping[str, wire.Order]:
@@ -44,8 +44,8 @@ class HasOrders(Protocol):
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
     """Assert that the sandbox has exactly one order with the same content as the order for ``key``.
 
-    Two keys with the same content cannot be told apart, so give each order in a test a different amount. To
-    count the orders for one payment that uses several keys or rates, use `assert_one_payment`.
+    Orders with the same content are indistinguishable, so give each order in a test a different amount. If
+    one payment may use several keys or rates, count its orders with `assert_one_payment`.
 
     Args:
         key: the caller's key.
@@ -61,7 +61,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     """Assert that the sandbox has exactly one order with ``fields``. All other fields may have any value.
 
-    Pass the fields that identify a payment at your bank. Omit the fields that a new quote changes::
+    Pass the fields by which your bank identifies a payment. Omit the fields that change with a new quote::
 
         assert_one_payment(
             sandbox=sandbox,
@@ -104,7 +104,7 @@ async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrder
 
 
 async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> None:
-    """Assert that ``key`` has exactly one hold, and that it belongs to the key's last intent.
+    """Assert that ``key`` has exactly one hold, and that the hold belongs to the key's last intent.
 
     Args:
         key: the caller's key.
@@ -189,7 +189,7 @@ If a hold was placed twice, the function must return both holds, so that a test 
 
 
 async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
-    """Return the references of all holds that are placed for an intent."""
+    """Return the references of an intent's current holds."""
     found = held(intent_id)
     if inspect.isawaitable(found):
         found = await found
@@ -220,7 +220,7 @@ class Holds:
         return FundsHold(self.place, self.release)
 
     async def place(self, intent: OrderIntent) -> str:
-        """Place a hold for an intent, unless it has one, and return its reference."""
+        """Place the intent's hold, unless it already exists, and return its reference."""
         self.placed.append(intent)
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
@@ -245,7 +245,8 @@ def make_new_order(**changes: Any) -> NewOrder:
     """Make an order that the sandbox accepts: Ada Eze sends Ben Okri 100 dollars.
 
     Args:
-        changes: the fields of `NewOrder` to change. If ``poster_amount`` is missing, it is computed.
+        changes: the fields of `NewOrder` to change. Without ``poster_amount``, the amount is computed from
+            the other fields.
 
     Raises:
         InvalidOrder: the changes contradict each other or the specification.
@@ -281,7 +282,7 @@ def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **chan
 
 
 def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
-    """Make the order that the service would return for ``new``, with every field in the specification.
+    """Make the order that the service would return for ``new``, with every specified field.
 
     Args:
         new: the requested order, which the sandbox need not accept; `make_new_order()` by default.
@@ -306,7 +307,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
-    """Make a user like those that the service returns. If the username is unknown, a person is invented.
+    """Make a user like those that the service returns. For an unknown username, the details are invented.
 
     Args:
         username: an e-mail address.
@@ -351,9 +352,9 @@ class _ClockState:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called. A sleep returns at once and advances the clock.
+    """A clock that moves only by `advance` and by sleeps. A sleep returns at once and advances the clock.
 
-    Pass the same clock to the client and to your own journal, so that retries take no real time.
+    Pass one clock to both the client and your own journal, so that retries take no real time.
     `PostgresJournal` uses the database's time instead. Every random number is 0.5, so delays are the same in
     each run. The `Timeouts` of a request are still measured in real time.
 
@@ -374,7 +375,7 @@ class ManualClock(Clock):
         object.__setattr__(self, "_state", state)  # The clock is frozen; its state is in a mutable object.
 
     def advance(self, by: Duration) -> None:
-        """Move the clock forward by seconds or a ``timedelta``.
+        """Move the clock forward by a number of seconds or a ``timedelta``.
 
         Raises:
             ValueError: ``by`` is not a duration, or is negative.

@@ -69,9 +69,9 @@ class FakeClient(TransferClient):
     and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
-        base_url: the service's name in the journal. The client never connects to the URL.
-        token: the API token, or a callable that returns it, as for `TransferClient`. A string is also the
-            token that the sandbox accepts. A callable must return ``TOKEN``.
+        base_url: the service's name in the journal; the client never connects to this URL.
+        token: the API token, or a callable that returns it, as for `TransferClient`. If ``token`` is a
+            string, the sandbox accepts it. A callable must return ``TOKEN``.
         accounts: the registered users; by default those of a `Sandbox`.
         seed: determines the ids of orders and the random faults.
         settings: additional arguments passed to `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
@@ -105,7 +105,7 @@ class FakeClient(TransferClient):
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
-        """Refuse all further connections to the service, or accept them again if ``is_so`` is false."""
+        """Refuse further connections to the service; if ``is_so`` is false, accept connections again."""
         self._transport.out_of_reach = is_so
 
     def _transport_to(self, base_url: str, times: Times, limits: Limits, **options: Any) -> Transport:
@@ -124,7 +124,7 @@ class FakeClient(TransferClient):
 
 
 class _Exchange(Exchange):
-    """An exchange without a connection, which collects the bytes that the sandbox writes.
+    """An exchange that has no connection, and collects the bytes that the sandbox writes.
 
     Attributes:
         ended: a future that is done when the response has ended. The future is cancelled if the caller stops
@@ -151,13 +151,13 @@ class _Exchange(Exchange):
         """Wait for the end of the response, at most ``within`` seconds in total and ``sock_read`` per part.
 
         Raises:
-            TimeoutError: one of the timeouts expired. The parts received so far are kept.
+            TimeoutError: one of the timeouts expired; the parts received so far are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
             await self.ended
 
     async def read_body(self) -> None:
-        """Read the request's body. No size check is needed, because the client's orders are small enough."""
+        """Read the request's body. The client's orders are small enough to need no size check."""
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:
@@ -216,7 +216,7 @@ class _Exchange(Exchange):
 
 
 class _Body(web.StreamResponse):
-    """A response with only those methods of aiohttp's response that the sandbox's faults use."""
+    """A response with only the methods of aiohttp's response that the sandbox's faults use."""
 
     def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
@@ -230,14 +230,14 @@ class _Body(web.StreamResponse):
 
 
 class _SocketlessSandbox(Sandbox):
-    """A sandbox without sockets. The service, accounts and faults can be used without ``async with``."""
+    """A sandbox without sockets. The service, accounts and faults also work outside ``async with``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._playing: set[asyncio.Task[None]] = set()
 
     def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> _Exchange:
-        """Pass a request to the service, which completes it even if the caller stops waiting."""
+        """Pass a request to the service, which finishes it even if the caller stops waiting."""
         exchange = _Exchange(
             record,
             body,
@@ -262,7 +262,7 @@ class _SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every request in progress. A request that is not processed yet will never be processed."""
+        """Cancel every request in progress. A request that has not been processed never will be."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -270,7 +270,7 @@ class _SocketlessSandbox(Sandbox):
 
 
 class _Transport(Transport):
-    """A transport to a sandbox in this process, with the same results as a transport that uses sockets."""
+    """A transport to a sandbox in the same process, which behaves like a transport with sockets."""
 
     def __init__(
         self,
@@ -542,10 +542,11 @@ These are the stalls and ``broken-chunk``. To use one, pass its name to the mark
 
 
 def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
-    """Return the faults in a marker's arguments, in order, or all of `EACH_FAULT` if there are none.
+    """Return the faults that a marker's arguments select, in order; without arguments, all of `EACH_FAULT`.
 
     Args:
-        wanted: the marker's arguments: faults, or names from `EACH_FAULT` or the sandbox's ``FAULTS``.
+        wanted: the marker's arguments, which are faults or names from `EACH_FAULT` or the sandbox's
+            ``FAULTS``.
 
     Raises:
         ValueError: a name is not the name of a fault.
@@ -570,7 +571,7 @@ def _with_name(wanted: str | Fault) -> tuple[str, Fault]:
 
 @runtime_checkable
 class AnyClient(Protocol):
-    """The type of every client. `TransferClient` documents the methods.
+    """The protocol that every client implements. `TransferClient` documents the methods.
 
     Annotate your own code with `AnyClient`, so that it also accepts a `FakeClient` or a stub::
 

@@ -49,15 +49,15 @@ class NoSharedLedger(Exception):
 
 @frozen(kw_only=True)
 class BankUnderTest:
-    """The parts that a bank's factory returns: the hooks of a worker, and functions that read its ledger.
+    """The result of a bank's factory: the hooks of a worker, and functions that read its ledger.
 
     Args:
         hold: the hook that places the hold.
-        checks: the other hooks.
+        checks: the hooks that place no hold.
         held: a function that returns the holds placed for an ``intent.id``.
         balance: a function that returns the balance of the accounts that the hooks change, or None.
         order: the order whose funds are held.
-        close: a function that closes the worker's resources.
+        close: a function that releases the worker's resources.
     """
 
     hold: PreflightHook
@@ -68,7 +68,7 @@ class BankUnderTest:
     close: Callable[[], Any] | None
 
     async def money(self) -> Any:
-        """Return the balance in exact numbers, or None if the factory provides no ``balance``.
+        """Return the balance as exact numbers, or None if the factory provides no ``balance``.
 
         Raises:
             ValueError: a number has so many digits that arithmetic would not be exact.
@@ -89,7 +89,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
     """Call ``factory``, and await the result if it is async.
 
     Raises:
-        ValueError: a part that the trials need is missing or invalid.
+        ValueError: something that the trials need is missing or invalid.
     """
     made = factory()
     if inspect.isawaitable(made):
@@ -139,7 +139,7 @@ def _exact(found: Any, places: int) -> Any:
 
 
 async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
-    """Call the hold hook in a new process, in which no module has state from earlier calls.
+    """Call the hold hook in a new process, whose modules have no state from earlier calls.
 
     Args:
         factory: the bank's factory, which the new process imports by name.
@@ -169,7 +169,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
 
 def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
-    """Read a call of `call_in_process` from standard input, run it, and write its result to the output."""
+    """Run a call that `call_in_process` wrote to standard input, and write the result to standard output."""
     module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own process wrote it
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # Hooks print to stderr.
 
@@ -191,14 +191,13 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
 class HookHarness:
     """Calls the hooks for one trial and records each call.
 
-    In the record, each intent is represented by a letter.
+    The record represents each intent by a letter.
 
     Args:
         bank: the current worker's hooks and ledger.
         trial: the title of the trial.
-        patience: the timeout, in seconds, of each call of a hook.
-        another: a function that starts another worker and checks that it finds the holds of the given
-            intents.
+        patience: the timeout of each call to a hook, in seconds.
+        another: a function that starts another worker, and checks that this worker finds the intents' holds.
 
     Attributes:
         asked: the intents for which ``place`` was called.
@@ -237,7 +236,7 @@ class HookHarness:
         return chr(ord("A") + self.intents.index(intent))
 
     def broken(self, rule: HookRule, saw: str) -> RuleBroken:
-        """Return an exception that ends the trial and reports which rule was broken."""
+        """Return the exception that ends the trial and names the broken rule."""
         return RuleBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
 
     # --- calls --------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ class HookHarness:
         await self._check_ledger(intent, self._note_end(call, task))
 
     async def _check_ledger(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
-        """Check that the ledger agrees with the result of a ``place`` that was interrupted or refused."""
+        """Check that the ledger agrees with the result of an interrupted or refused ``place``."""
         error = _error_of(task)
         if isinstance(error, PreflightFailed):
             self.refused.append(intent)
@@ -349,7 +348,7 @@ class HookHarness:
             raise self.broken(rule, f"it raised {summary(error)}") from error
 
     async def wait_for(self, task: asyncio.Task[Any], call: str) -> None:
-        """Wait until the call of a hook ends.
+        """Wait until the call to a hook ends.
 
         Raises:
             RuleBroken: the call takes too long.
@@ -430,14 +429,14 @@ def summary(error: BaseException) -> str:
 
 @frozen
 class Cut:
-    """Where and how a hook is interrupted.
+    """An interruption of a hook: at which ``await``, and with what effect.
 
     Args:
-        at: the number of the await, from 1.
-        acted: whether the awaited step completes and only its response is lost. If ``acted`` is false, the
-            step does not run.
+        at: the number of the interrupted await, counted from 1.
+        acted: whether the awaited step still completes, so that only its response is lost. If ``acted`` is
+            false, the step does not run.
         error: the exception that the hook receives instead of the response.
-        again: whether every later wait at the same line also loses its response, so that retries fail.
+        again: whether later awaits at the same place also lose their responses, so that retries fail.
     """
 
     at: int
@@ -523,7 +522,7 @@ class Cuttable(Generic[T]):
 
 
 def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
-    """Return the positions in the call stack at which ``work`` waits. A retry waits at the same positions."""
+    """Return the positions in the code at which ``work`` waits. A retry waits at the same positions."""
     lines = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)

@@ -12,10 +12,10 @@ class HookRule:
     Args:
         name: a short name for use in code.
         says: the rule as a sentence.
-        costs: the consequence for the bank if the rule is broken.
+        costs: what happens to the bank if the rule is broken.
         helps: how to fix the hook.
-        after: more basic rules. If a more basic rule is broken too, the report omits the less basic rule,
-            because both are most likely broken by the same fault.
+        after: the rules that are more basic than this rule. If a more basic rule is broken too, the report
+            omits this rule, because one fault probably breaks both.
     """
 
     name: str
@@ -160,7 +160,7 @@ class BrokenRule:
     Args:
         rule: the rule.
         trial: the title of the trial that broke the rule.
-        did: the calls that the trial made, in order.
+        did: the calls to the hooks during the trial, in order.
         saw: the observed result.
         more: the number of other trials that broke the rule.
     """
@@ -189,9 +189,9 @@ class HookReport:
     """The result of `verify_hooks`; ``str(report)`` is a readable text.
 
     Args:
-        broken: the broken rules, each with the shortest trial that broke it. Empty if no rule is broken.
+        broken: the broken rules, each with the shortest trial that broke it; empty if none is broken.
         tried: the number of trials.
-        notes: the trials that could not run, and the reasons.
+        notes: the trials that could not run, each with the reason.
         seed: the seed that repeats the same random sequences.
     """
 

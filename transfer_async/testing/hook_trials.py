@@ -152,7 +152,7 @@ async def _many(harness: HookHarness) -> None:
 
 
 async def checks(harness: HookHarness) -> None:
-    """Call and undo the hooks that place no hold."""
+    """Call and then undo the hooks that place no hold."""
     intent, never = harness.intent(), harness.intent()
     for check in harness.bank.checks:
         receipt = None
@@ -270,7 +270,7 @@ class Step:
 
 @define
 class _Model:
-    """The minimum and the maximum number of holds that one intent may have."""
+    """The minimum and maximum numbers of holds that one intent may have."""
 
     intent: OrderIntent
     least: int = 0
@@ -415,9 +415,9 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
-    cancel the hook, or raise a timeout or a lost connection. The trials call ``undo`` without a receipt,
-    twice in a row, and when there is nothing to undo. Each trial then checks the ledger (``held``,
+    The trials call the hooks twice, concurrently, and from a restarted worker. At each ``await``, the trials
+    cancel the hook, or raise a timeout error or a connection error in it. The trials call ``undo`` without a
+    receipt, twice in a row, and with nothing to undo. Each trial then checks the ledger (``held``,
     ``balance``) and releases its holds. If one fault breaks several rules, the report names only the most
     basic rule.
 
@@ -433,18 +433,19 @@ async def verify_hooks(
             - ``close()``, optional: closes the resources of the worker.
 
             All these functions may be async. The factory is called again for each restarted worker, in a new
-            process if the factory can be imported there. Each call must find the same ledger. Use a test
-            ledger that has funds for six holds and that no other program uses.
+            process if the factory can be imported there. All hooks that the factory makes must use the same
+            ledger. Use a test ledger that has funds for six holds and that no other program uses.
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
-        late: the number of seconds to wait once, after all trials, for holds that are placed late.
-        patience: the timeout, in seconds, of each call of a hook.
+        late: how many seconds to wait, once after all trials, for holds that are placed late.
+        patience: the timeout of each call to a hook, in seconds.
 
     Returns:
         The report, whose method ``check()`` raises an `AssertionError` if a rule is broken.
 
     Raises:
-        ValueError: the factory returns an invalid object, or a balance is too large to be exact.
+        ValueError: the factory returns an invalid object, or a balance that is too large for exact
+            arithmetic.
     """
     run = _Run(factory, patience=patience)
     try:
@@ -463,8 +464,8 @@ class _Run:
     Attributes:
         broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
-        ended: the trials that broke no rule. At the end, the intents of the trials must have no hold.
-        is_stopped: whether further trials would be meaningless.
+        ended: the trials that broke no rule; at the end of the run, their intents must have no hold.
+        is_stopped: whether no further trial runs, because its result would be meaningless.
     """
 
     factory: Factory
@@ -509,7 +510,7 @@ class _Run:
             await worker.closed()
 
     async def all_trials(self, *, sequences: int, seed: int) -> None:
-        """Run every trial. Later trials rely on rules that earlier trials have checked."""
+        """Run every trial. Each trial may rely on the rules that earlier trials have checked."""
         for title, trial in TRIALS.items():
             if trial is not checks or self.workers[0].checks:
                 await self._try(title, trial)
@@ -533,10 +534,7 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release holds that were placed after their trial had released all its holds.
-
-        Return whether any were found.
-        """
+        """Report and release holds placed after their trial had ended, and return whether any were found."""
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:

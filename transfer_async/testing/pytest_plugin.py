@@ -1,7 +1,7 @@
 """The pytest plug-in: fixtures and a marker for tests of code that uses the client.
 
-If the package is installed, pytest finds the plug-in by its entry point. If it is not installed, write
-`pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
+If the package is installed, pytest finds the plug-in by its entry point. If the package is not installed,
+write `pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
 The fixtures work in sync tests. With pytest-asyncio or anyio, the fixtures also work in async tests on any
 event loop.
@@ -57,21 +57,21 @@ class _Plugin:
 
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
-        """A clock for a client and its journal, which stands still until `advance` is called."""
+        """A `ManualClock` for a client and its journal."""
         from transfer_async.testing import ManualClock
 
         return ManualClock()
 
     @pytest.fixture
     def transfer_holds(self) -> Holds:
-        """A ledger of holds in memory. Pass its `hook` to a client."""
+        """A `Holds` ledger in memory. Pass ``transfer_holds.hook`` to a client."""
         from transfer_async.testing import Holds
 
         return Holds()
 
     @pytest.fixture
     def transfer_fault(self, request: pytest.FixtureRequest, transfer_sandbox: RunningSandbox) -> Fault:
-        """The fault that the marker `transfer_faults` sets for the next order of `transfer_sandbox`."""
+        """The fault for the next order of `transfer_sandbox`, as chosen by the marker `transfer_faults`."""
         if not hasattr(request, "param"):
             is_marked = request.node.get_closest_marker(_MARKER) is not None
             pytest.fail(_UNITTEST if is_marked else _UNMARKED, pytrace=False)
@@ -101,7 +101,7 @@ class _Plugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the fixtures and the marker, unless the installed package's entry point has added them already."""
+    """Add the fixtures and the marker, unless the package's entry point has already added them."""
     if config.pluginmanager.hasplugin(_NAME):
         return
     for contract in _CONTRACTS:

@@ -57,10 +57,11 @@ Work = Callable[[Workplace, Connection], None]
 
 @pytest.mark.asyncio
 class BrokerContract:
-    """Tests that every broker must pass. Subclass it as ``class TestOurBroker(BrokerContract):``.
+    """Tests that every broker must pass. In your tests, define ``class TestOurBroker(BrokerContract):``.
 
     Provide one fixture, ``new_line``: a function that creates a `Broker` from settings, without opening it.
-    Each broker that it creates belongs to a different worker. All brokers use the same server::
+    Each broker that ``new_line`` creates belongs to a different worker. All brokers from ``new_line`` use the
+    same server::
 
         class TestOurBroker(BrokerContract):
             @pytest.fixture
@@ -68,7 +69,7 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. While the server is unreachable, it must not lose data. Without ``broker_away``, the tests of
+    connections. While it is unreachable, the server must not lose data. Without ``broker_away``, the tests of
     lost connections are skipped::
 
             @pytest.fixture
@@ -115,7 +116,7 @@ class BrokerContract:
     # --- delivery -------------------------------------------------------------------------------
 
     async def test_a_message_is_delivered_as_it_was_sent(self, harness: BrokerHarness) -> None:
-        """A message may contain any bytes, because a message that is not valid is dead-lettered unchanged."""
+        """A message may contain arbitrary bytes, because an invalid message is dead-lettered unchanged."""
         bodies = {b"{}", b"", b"\xff\x00\r\n" * 40, "ü№".encode(), b"x" * 100_000}
         for body in bodies:
             await harness.send(body, HEADERS)
@@ -150,7 +151,7 @@ class BrokerContract:
         assert [item.deliveries for item in taken] == [1] * 4
 
     async def test_waiting_without_a_message_ends_at_its_timeout(self, harness: BrokerHarness) -> None:
-        """If a broker returns no message before the timeout, the worker treats the connection as closed."""
+        """If ``get_one`` returns None before the timeout, the worker treats the connection as closed."""
         subscriber = await (await harness.consumer()).subscriber()
         began = time.monotonic()
 
@@ -506,7 +507,7 @@ class BrokerContract:
     async def test_the_messages_of_a_killed_worker_are_carried_out_by_another(
         self, workers: WorkerGroup
     ) -> None:
-        """A worker is killed in the hook, before publishing, before acknowledging, or after a retry."""
+        """Workers are killed in the hook, before publishing, before acknowledging, and after a retry."""
         if not self.kills:
             pytest.skip("kills = 0")
         wanted = {f"{point}-{number}" for number in range(self.kills) for point in POINTS}
@@ -529,7 +530,7 @@ class BrokerContract:
     async def test_a_message_survives_a_worker_killed_while_dead_lettering_it(
         self, workers: WorkerGroup
     ) -> None:
-        """The queue or the dead letters must contain the message: copy it before you acknowledge it."""
+        """A broker must copy the message to the dead letters before it acknowledges the message."""
         if not self.kills:
             pytest.skip("kills = 0")
         place = _workplace(workers, [DEAD_LETTERING])
@@ -549,7 +550,7 @@ def given(broker_away: Away | None) -> Away:
 
 
 def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
-    """Return a function that changes a broker so that ``failed`` is set if ``open`` fails or is cancelled."""
+    """Return a function that patches a broker to set ``failed`` if its ``open`` fails or is cancelled."""
 
     def change(broker: Broker) -> None:
         opened = broker.open
@@ -589,7 +590,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has stopped at the point for each key, then kill the process."""
+    """Run a worker process until it has stopped at the point of each key, then kill it."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)
@@ -607,7 +608,7 @@ def _run_and_kill(place: Workplace, do: Work) -> None:
 
 
 def next_reached(reader: Connection, keys: set[str]) -> str:
-    """Wait until a worker process reports that it reached the point of one of ``keys``. Return the key."""
+    """Wait until a worker process reports that it reached the point of one of ``keys``. Return that key."""
     if not reader.poll(TIMEOUT):
         raise AssertionError(f"a worker process has not reached {sorted(keys)} within {TIMEOUT:g} s")
     try:

@@ -76,7 +76,7 @@ class TakenMessage:
 
     @asynccontextmanager
     async def heartbeats(self, every: float) -> AsyncIterator[None]:
-        """Send heartbeats at this interval in seconds while the context is open."""
+        """Send a heartbeat every ``every`` seconds while the context is open."""
         sending = asyncio.create_task(_repeat(every, self.delivery.beat))
         try:
             yield
@@ -120,7 +120,7 @@ class Consumer:
             await asyncio.sleep(0)  # The subscriber may return at once after an error.
 
     async def close(self) -> None:
-        """Close the broker the way a worker does. Messages that were taken stay unacknowledged."""
+        """Close the broker as a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
@@ -129,7 +129,7 @@ class Consumer:
 
 
 class BrokerHarness:
-    """Sends messages to a broker and takes them from it.
+    """Sends messages to a broker, and takes messages from it.
 
     Args:
         new_line: a function that creates a broker; see `NewBroker`.
@@ -181,7 +181,7 @@ class BrokerHarness:
             await broker.close()
 
     async def published(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the decoded JSON and the headers of the next outcome."""
+        """Return the decoded JSON and the headers of the next published outcome."""
         taken = await self._read(self.settings.outcomes)
         return json.loads(taken.body), taken.headers
 
@@ -192,8 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message from a subject, with a consumer that uses the subject as its command
-        subject."""
+        """Take the next message from a subject, with a consumer for which it is the command subject."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -210,10 +209,11 @@ class BrokerHarness:
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
         """Return the bodies of all redelivered messages.
 
-        Two more messages are sent, to find out when the last redelivered message has been received.
+        `redelivered` sends two more messages, to detect when the last redelivered message has been received.
 
         Args:
-            consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.
+            consumer: a consumer that takes the first of the two additional messages and never acknowledges
+                it.
         """
         found: list[bytes] = []
         await self.send(UNACKNOWLEDGED)
@@ -230,7 +230,7 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return the bodies that are neither redelivered nor dead-lettered.
+        """Return those of ``bodies`` that are neither redelivered nor dead-lettered.
 
         Close all consumers before you call `lost`.
         """
@@ -302,7 +302,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker, which is restarted when its connection is closed permanently."""
+    """One worker, which is restarted after its connection has been closed permanently."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
         self._group, self._make = group, make
@@ -397,8 +397,8 @@ class WorkerGroup:
         """Start another worker.
 
         Args:
-            slots: the number of messages that the worker processes at once; by default ``concurrency`` of the
-                harness's settings.
+            slots: the number of messages that the worker processes at once; by default the ``concurrency``
+                setting.
             change: a function that changes the worker's broker before the start.
             is_awaited: whether to wait until the worker is receiving messages.
         """

@@ -65,16 +65,16 @@ def work(place: Workplace, reached: Connection) -> None:
 
 
 def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
-    """Begin to dead-letter messages, report the start, and block until killed."""
+    """Start dead-lettering messages, report the start, and block until killed."""
     asyncio.run(_dead_letter(place, reached))
 
 
 async def _dead_letter(place: Workplace, reached: Connection) -> None:
-    """Take a few messages, begin to dead-letter all of them, and block.
+    """Take a few messages, start dead-lettering all of them, and block.
 
-    The first message is dead-lettered completely, to measure the duration. If the broker sends dead letters
-    with ``send``, the process blocks before the next one is sent. If dead letters are sent in another way,
-    the process blocks at an arbitrary point.
+    The first message is dead-lettered completely, to measure how long that takes. If the broker dead-letters
+    with ``send``, the process blocks before the next ``send``. If the broker dead-letters in another way, the
+    process blocks at an arbitrary point.
     """
     broker = place.new_line(place.settings)
     send = broker.send

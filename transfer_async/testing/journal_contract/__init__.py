@@ -96,7 +96,7 @@ RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
 
 @pytest.mark.asyncio
 class JournalContract:
-    """Tests that every journal must pass. Subclass it as ``class TestOurJournal(JournalContract):``.
+    """Tests that every journal must pass. In your tests, define ``class TestOurJournal(JournalContract):``.
 
     Provide one fixture, ``new_journal``: an empty, unopened journal that takes its time from the fixture
     ``journal_time``::
@@ -106,8 +106,8 @@ class JournalContract:
             def new_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    If workers can share your store, provide a second fixture, ``another_journal``: the journal of another
-    worker on the same store. Without ``another_journal``, the tests with two workers are skipped::
+    If workers can share your store, provide a second fixture, ``another_journal``: another worker's journal
+    on the same store. Without ``another_journal``, the tests with two workers are skipped::
 
             @pytest.fixture
             def another_journal(self, journal_time, tmp_path):
@@ -136,19 +136,19 @@ class JournalContract:
 
     @pytest_asyncio.fixture
     async def journal(self, new_journal: Journal) -> AsyncIterator[Journal]:
-        """The first journal, open."""
+        """Your first journal, already open."""
         async with new_journal as journal:
             yield journal
 
     @pytest_asyncio.fixture
     async def beside(self, another_journal: Journal) -> AsyncIterator[Journal]:
-        """The second journal, open."""
+        """Your second journal, already open."""
         async with another_journal as beside:
             yield beside
 
     @pytest.fixture
     def pass_time(self, journal_time: JournalTime) -> LetPass:
-        """A function that advances the journal's time by seconds."""
+        """A function that advances the journal's time by a number of seconds."""
         return journal_time.pass_
 
     # --- one key --------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class JournalContract:
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
         """Compare all results, entries, histories and lists, because a lost field could change a decision.
 
-        All scenarios are run, and then all failures are raised together, each with a note that names its
+        The test runs all scenarios, and then raises all failures together, each with a note that names its
         scenario.
         """
         failures: list[Exception] = []
@@ -241,7 +241,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """If a journal confuses two keys, one payment gets the other's order and is itself never made."""
+        """If a journal confuses two keys, one payment receives the order of the other, and is never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
@@ -293,7 +293,7 @@ class JournalContract:
     async def test_pending_undos_lists_what_work_lists_with_a_pending_undo(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """The method ``pending_undos`` is optional. `recover` first runs the undos that the method lists."""
+        """The optional method ``pending_undos`` lists the undos that `recover` runs first."""
         pending_undos = getattr(journal, "pending_undos", None)
         if pending_undos is None:
             pytest.skip("the journal has no pending_undos(), so recover finds undos among the other keys")
@@ -534,7 +534,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """If recent keys could be deleted, a wrong date might cause recent payments to be made again."""
+        """If recent keys could be deleted, a mistaken date could cause recent payments to be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
@@ -689,7 +689,7 @@ async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks:
 
 
 async def _decide_while_demanding(deciding: Journal, demanding: Journal) -> None:
-    """Let one person decide while another demands dual control, with and without an earlier waiver."""
+    """Let one person decide while another introduces dual control, with and without an earlier waiver."""
     for ahead, waived in product(HEAD_STARTS, (False, True)):
         scope, key = f"{SCOPE}/{ahead}", f"k-{ahead}-{waived}"
         await made(deciding, *WAYS[KeyState.IN_DOUBT], key=key, scope=scope)

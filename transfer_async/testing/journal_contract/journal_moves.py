@@ -237,7 +237,7 @@ def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
-    """Return a transition that reports a possible order, found in a response after the doubt had ended."""
+    """Return a transition for a response that may contain an order, and arrived after the doubt had ended."""
     wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
     return Suspect(
         order_id=order_id,
@@ -322,10 +322,10 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 class JournalTime:
     """A source of time that a test controls.
 
-    A test may also set the time back, as happens when a machine's clock is corrected.
+    A test may also set the time back, as a correction of a machine's clock does.
 
     Attributes:
-        clock: the same time as a `Clock`.
+        clock: a `Clock` that shows the same time.
     """
 
     def __init__(self) -> None:
@@ -341,5 +341,5 @@ class JournalTime:
         return NOON + timedelta(seconds=self._passed)
 
     def pass_(self, seconds: float) -> None:
-        """Advance the time by seconds; a negative number sets it back."""
+        """Advance the time by a number of seconds; a negative number sets it back."""
         self._passed += seconds

@@ -96,7 +96,7 @@ Scenario = tuple["float | Move | Step | Scenario", ...]
 
 
 class Model:
-    """Applies each transition with `decide` and in the journal, and compares the results.
+    """Applies each transition both with `decide` and in the journal, and compares the results.
 
     Args:
         journal: the journal under test.
@@ -176,7 +176,7 @@ def _since(entry: Entry) -> list[float | None]:
 
 
 def _elapsed(steps: Sequence[HistoryEvent]) -> list[float]:
-    """Return the seconds since the first step. A journal may measure leases by another clock."""
+    """Return the seconds since the first step. A journal may use another clock for leases."""
     return [step.at - steps[0].at for step in steps]
 
 
