@@ -102,8 +102,8 @@ class TransferClient:
             reported a result, because that process may be suspended and send the order later. Must be at
             least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer. If a
             person refutes the order, ``settle_after`` always applies.
-        four_eyes: whether to require dual control in the scope from now on: a second person must approve each
-            person's decision; see `Operators`. The results of ``resolve`` need no approval.
+        four_eyes: whether to require dual control in the scope from now on, so that each person's decision
+            needs a second person's approval; see `Operators`. The results of ``resolve`` need no approval.
         lease: how many seconds a claim stays valid after its last renewal; at least 1.5 times the retry
             deadline, at most 3,600 (an hour).
         recover_every: the interval, in seconds, at which the client calls `recover` automatically. The first
@@ -118,8 +118,8 @@ class TransferClient:
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
-        max_connections: the maximum size of each connection pool: orders and other requests use separate
-            pools. If you pass a ``session``, its connection limit applies instead.
+        max_connections: the maximum size of each of the two connection pools, for orders and for other
+            requests. If you pass a ``session``, its connection limit applies instead.
         rate: the maximum rate of requests that create an order; see `Rate`. Calls above the rate wait, in
             order of arrival, before any funds are held.
         headers: headers to send with every request, for example an API gateway key or a tenant id. The
@@ -350,9 +350,9 @@ class TransferClient:
 
         Args:
             order: the order to create.
-            key: your own id for the payment: 1 to 200 printable characters in Unicode's NFC, without
-                invisible characters and without leading or trailing blanks. By default the client generates a
-                key. If you might cancel the call, pass your own key.
+            key: your own id for the payment, of 1 to 200 printable characters in Unicode NFC, without
+                invisible characters or leading or trailing blanks. By default the client generates a key. If
+                you might cancel the call, pass your own key.
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
             held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.

@@ -66,8 +66,8 @@ class RetryBudget:
     clients that start together could overload the service.
 
     Args:
-        capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
-            the number that one order may need, but a value that you set is never changed.
+        capacity: the maximum number of tokens, even for a new client. The default grows to the number of
+            tokens that one order may need; a capacity that you set is never changed.
         cost: the number of tokens that a retry costs.
         throttle_cost: the number of tokens that a retry after a 429 costs. A retry after a 429 costs less
             than other retries, because a 429 shows that the service is responding.

@@ -1,8 +1,8 @@
 """Sends a request with aiohttp, and records evidence of how far the request got.
 
 The type of an exception never proves whether a POST was processed. A ``TimeoutError`` may mean that a host
-name could not be resolved, or that the order was processed. The evidence is whether the body was handed to
-the connection:
+name could not be resolved, or that the order was processed. The transport therefore records whether the body
+was handed to the connection:
 
 ========================  ===================  ==================================================
 body handed over          response             conclusion

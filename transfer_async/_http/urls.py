@@ -117,7 +117,7 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
 
 
 def checked_path(path: str, *, below: str = "") -> str:
-    """Return ``path``, which must stay below the base URL ``below`` and must not be create-order's path."""
+    """Return ``path`` after checking that it stays below the base URL, and is not the create-order path."""
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
     stages = _stages(path.partition("?")[0])

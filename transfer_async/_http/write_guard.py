@@ -2,8 +2,8 @@
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be mistaken for
 the response to the next request. `exchange` checks the connection and immediately writes to it.
-``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. An order's body
-(`SessionBody`) therefore performs the check when the session writes the body. For other requests, a
+``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. Therefore
+`SessionBody`, an order's body, performs the check when the session writes it. For other requests, a
 middleware (`SessionRequest`) performs the check. aiohttp would await some of the session's traces
 (``aiohttp.TraceConfig``) during the write, so they are awaited before the check.
 """
@@ -190,11 +190,11 @@ def _is_readable(socket: Any) -> bool:
 # mistaken for the real one, an existing order counts as refused. Therefore a refusal is accepted only under
 # three conditions:
 #
-# * Nothing arrived after it: no further message in aiohttp's buffers and no byte in the socket. This is
-# checked immediately, and again just before the order is retried. * It does not consist of part of another
-# response, completed by the real one. * It did not arrive before the request was received. A peer that
-# responds has received the request, and its TCP segments acknowledge that. If no byte was acknowledged, the
-# response belongs to another request.
+# * Nothing arrived after it: aiohttp's buffers contain no further message, and the socket no byte. This is
+#   checked immediately, and again just before the order is retried.
+# * It does not consist of part of another response, completed by the real one.
+# * It arrived after the request was received: the peer's TCP segments acknowledge at least one byte of the
+#   request. If no byte is acknowledged, the response belongs to another request.
 #
 # One case is not detected: an unsolicited refusal that arrives after the acknowledgement. If the real
 # response arrives after the last check, or over TLS after a refusal that closes the connection, the refusal
@@ -293,7 +293,7 @@ _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")
 
 
 def is_of_two(response: Any, content: bytes) -> bool:
-    """Return whether a response contains the head of another response, and so was joined from two."""
+    """Return whether a response contains a second head, and so consists of parts of two responses."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True
     return _HEAD.search(content) is not None

@@ -60,7 +60,7 @@ class Outcome(enum.Enum):
 
 
 class MatchResult(enum.Enum):
-    """The four results of a beneficiary check, in the terms of Verification of Payee."""
+    """The four results of a beneficiary check, named as in Verification of Payee."""
 
     MATCH = "match"
     CLOSE_MATCH = "close_match"
@@ -337,8 +337,7 @@ class Refused(TransferError):
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
-            header.
+        retry_after: the service's ``Retry-After`` header in seconds; None if the response had no such header.
         fields: the request fields listed in the ``errors`` of the service's response. The field names are
             those of the specification, such as ``external_order.transaction_fee``, and never the service's
             own text.
@@ -494,8 +493,7 @@ class ServiceFailed(TransferError):
         status: the HTTP status, if a response arrived.
         body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
-            header.
+        retry_after: the service's ``Retry-After`` header in seconds; None if the response had no such header.
     """
 
     default_order_may_exist = False
@@ -535,8 +533,8 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Return whether nothing was sent because a hook or the connection failed, perhaps only temporarily.
 
-    After several such failures, a worker dead-letters the message. A bank's own subclass of an error counts
-    as its base class.
+    A worker dead-letters a message after several such failures. A bank's own subclass of an error counts as
+    its base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.
@@ -651,7 +649,7 @@ def name_of(error: BaseException) -> str:
 
 
 def is_a(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Return whether ``error`` really is an instance of one of ``kinds``, whatever its class claims."""
+    """Return whether ``error`` is truly an instance of one of ``kinds``, even if its class denies it."""
     return issubclass(type(error), kinds)
 
 

@@ -58,7 +58,7 @@ class Wire:
 
 
 class ReadLate:
-    """A model whose optional fields are read when one of them is first accessed.
+    """A model that reads its optional fields only when one of them is first accessed.
 
     ``_late`` fills every empty slot at the first access, and never raises an error. Afterwards, ``_late`` is
     replaced by a function that does nothing.

@@ -112,8 +112,8 @@ async def finish_tasks(
 class Cancellation(MutableStruct, kw_only=True):
     """The cancellation state of one call, or of one key in `recover`.
 
-    The object is also a context manager for code that can safely be cancelled, such as a hook or a pause.
-    Entering the context manager raises `asyncio.CancelledError` if the call is already abandoned.
+    A `Cancellation` is also a context manager for code that can safely be cancelled, such as a hook or a
+    pause. Entering the context manager raises `asyncio.CancelledError` if the call is already abandoned.
 
     Args:
         task: the task that runs the call, or None in `recover`, which runs in the caller's own task.

@@ -443,8 +443,7 @@ def transition_of(
         order_id: the order id, if the decision names one.
         settle_after: how many seconds must pass, after the order could last have been sent, before a
             refutation is accepted.
-        basis: the fields of a `Basis`: the person, the reason, the version that the person saw, and the id of
-            the proposal that the person approves.
+        basis: the fields of a `Basis`, such as the person, the reason and the version that the person saw.
     """
     values = {
         "attempt": entry.attempt or "",
@@ -502,7 +501,7 @@ def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
 
 
 def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Return the key's changes since the page with the given form token was rendered; empty if unknown."""
+    """Return the key's changes since a page with the given form token was shown; empty if unknown."""
     moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
     number = token.partition(".")[0]
     seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version

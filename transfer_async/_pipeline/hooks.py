@@ -122,7 +122,7 @@ class PlainHook:
             )
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Do nothing: there is nothing to undo."""
+        """Do nothing, because a plain function needs no undo."""
 
 
 Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]

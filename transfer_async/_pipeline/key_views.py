@@ -68,8 +68,8 @@ class KeyView:
         entry: the complete record, which ``repr`` omits.
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
-        sent_until: the end of the period in which the sender may send; None if no attempt or an invalid time
-            is recorded. A suspended process may still send the order after ``sent_until``; see
+        sent_until: the end of the period in which the sender may send; None if no attempt is recorded, or its
+            time is invalid. A suspended process may still send the order after ``sent_until``; see
             `sender_reported`.
         lease_until: when the lease on the key expires, or None if no worker is using the key.
         refutable_at: the earliest time at which a refutation is accepted, or None if the key is not in doubt

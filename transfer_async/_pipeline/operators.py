@@ -107,9 +107,9 @@ class Operators:
             ``base_url``.
         settle_after: how many seconds must pass, after the order could last have been sent, before a
             refutation is accepted.
-        four_eyes: whether to require dual control in this scope from now on: every operator's decision then
-            needs another person's approval. The journal stores the requirement, so passing False does not end
-            dual control.
+        four_eyes: whether to require dual control in this scope from now on, so that every operator's
+            decision needs another person's approval. The journal stores the requirement, so passing False
+            does not end dual control.
         observers: the functions that receive `Resolved` and `OrderInDoubt` events.
         clock: the source of time; for tests.
 

@@ -324,7 +324,7 @@ class Recovery:
         """Wait for a free slot, then start a task that calls ``resolve`` for ``key``.
 
         After an unusable result, no further ``resolve`` call starts until the running calls have ended. A
-        ``resolve`` that hangs therefore delays the run by only one timeout, however many doubts there are.
+        hanging ``resolve`` therefore delays the run by only one timeout, for any number of doubts.
 
         Returns:
             False if the run has ended, or makes no more ``resolve`` calls.

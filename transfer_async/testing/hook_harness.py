@@ -27,7 +27,7 @@ from transfer_async.testing.assertions import Held, make_intent, make_new_order,
 from transfer_async.testing.hook_rules import BrokenRule, HookRule
 
 T = TypeVar("T")
-_CANCELLATIONS = 20  # the maximum cancellations of a hook that does not end
+_CANCELLATIONS = 20  # the maximum number of cancellations of a hook that does not end
 IN_PROCESS = "the hold hook in a separate process"
 _STARTS = 60.0  # the maximum seconds in which a process starts
 _SHORT = reprlib.Repr()
@@ -460,7 +460,7 @@ KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
 )
 """The ways to interrupt a hook: the ``acted``, ``error`` and ``again`` of a `Cut`."""
 
-_MAX_LOST = 5  # the maximum of lost responses in one call, because a hook may retry endlessly
+_MAX_LOST = 5  # the maximum number of lost responses in one call, because a hook may retry endlessly
 
 
 class Cuttable(Generic[T]):

@@ -135,7 +135,7 @@ async def _killed(harness: HookHarness) -> OrderIntent:
 
 
 async def _refused(harness: HookHarness) -> None:
-    """Try to hold an amount that exceeds every balance. If the ledger accepts it, release the hold."""
+    """Try to hold an amount above every balance. If the ledger accepts the amount, release the hold."""
     intent = harness.intent(order=_huge(harness.bank.order))
     await harness.place_a_huge_amount(intent)
     await harness.release(intent, None)
