@@ -73,7 +73,7 @@ from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, c
 T = TypeVar("T")
 
 CLOSING_GRACE = 5.0
-"""The seconds in which calls that ``close`` cuts off can record their outcome."""
+"""How many seconds the calls that ``close`` stops have to record their outcomes."""
 
 
 class TransferClient:

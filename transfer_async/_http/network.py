@@ -17,7 +17,7 @@ from transfer_async._http.urls import proxy_and_authorization
 
 @frozen
 class NetworkSettings:
-    """Network settings passed as text to commands or to `TransferClient.from_env`.
+    """Network settings in text form, for commands and for `TransferClient.from_env`.
 
     Args:
         proxy: the URL of an HTTP proxy.

@@ -153,7 +153,7 @@ class CauseKind(enum.Enum):
     """An operator recorded that the order exists, and later withdrew this decision."""
 
     SUPERSEDED = "superseded"
-    """After the doubt had ended, its sender or ``resolve`` contradicted its end. See `DuplicateSuspected`."""
+    """After the doubt ended, the sender or ``resolve`` contradicted its outcome. See `DuplicateSuspected`."""
 
 
 @frozen(kw_only=True)
@@ -166,7 +166,7 @@ class Attempt:
         outcome: what the attempt alone proves about the order.
         status: the HTTP status, if a response arrived.
         error: the class name of the underlying error, if there was one.
-        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        request_id: the service's id for the request, or None; see the client's ``response_id_header``.
         began: the start time in UTC; None in records of earlier versions.
     """
 
@@ -334,9 +334,9 @@ class Refused(TransferError):
 
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
-        message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
-        body: the body as received, truncated at the client's limit; never in ``str``.
-        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        message: the ``message`` in the service's JSON response, or None; never shown by ``str``.
+        body: the body as received, truncated at the client's limit; never shown by ``str``.
+        request_id: the service's id for the request, or None; see the client's ``response_id_header``.
         retry_after: the service's ``Retry-After`` header in seconds; None if the response had no such header.
         fields: the request fields listed in the ``errors`` of the service's response. The field names are
             those of the specification, such as ``external_order.transaction_fee``, and never the service's
@@ -402,8 +402,8 @@ class OutcomeUnknown(TransferError):
 
     Args:
         status: the HTTP status, if a response arrived.
-        raw: the bytes of the response, if one arrived; never in ``str``.
-        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        raw: the bytes of the response, if one arrived; never shown by ``str``.
+        request_id: the service's id for the request, or None; see the client's ``response_id_header``.
         kind: why the outcome is unknown, if the call sent the request.
     """
 
@@ -491,8 +491,8 @@ class ServiceFailed(TransferError):
 
     Args:
         status: the HTTP status, if a response arrived.
-        body: the body as received, truncated at the client's limit; never in ``str``.
-        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        body: the body as received, truncated at the client's limit; never shown by ``str``.
+        request_id: the service's id for the request, or None; see the client's ``response_id_header``.
         retry_after: the service's ``Retry-After`` header in seconds; None if the response had no such header.
     """
 
@@ -644,7 +644,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def name_of(error: BaseException) -> str:
-    """Return the name of the class of ``error``."""
+    """Return the class name of ``error``."""
     return cast("str", _name(type(error)))
 
 
@@ -673,7 +673,8 @@ def safe_line(error: BaseException) -> str:
 
 
 def _reachable(error: BaseException) -> list[BaseException]:
-    """Return ``error`` and every error in its chain and groups. A group's members come before the group.
+    """Return ``error`` and every error in its chain and groups. The members of an exception group come before
+    the group itself.
 
     The function does not use recursion, because a loop that raises within ``except`` can chain thousands of
     errors.

@@ -53,7 +53,7 @@ class Wire:
         return read
 
     def to_json(self) -> bytes:
-        """Return the object as the service's JSON. Numbers keep all digits."""
+        """Return the object in the service's JSON format. Numbers keep all digits."""
         return CODEC.to_json(self)
 
 

@@ -81,7 +81,7 @@ class Batch:
         already sent.
 
         Raises:
-            Exception: the error that ``requests`` raised, once all earlier results have been yielded.
+            Exception: reading ``requests`` failed; its error is raised after all earlier results.
         """
         feeder = asyncio.get_running_loop().create_task(self._feed())
         feeder.add_done_callback(lambda _: self._done.put_nowait(_INPUT_ENDED))

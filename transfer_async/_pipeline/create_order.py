@@ -119,7 +119,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """After an unexpected error, end the call: in doubt if a request may have been sent, else not sent."""
+    """After an unexpected error, record a doubt if a request may have been sent, else a definite failure."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)

@@ -278,7 +278,7 @@ FORMS = "/sandbox/page/"
 NEEDS_JINJA = "The sandbox's page needs Jinja2: pip install 'transfer_async[desk]'"
 
 MAX_ROWS = 100
-"""The number of orders, and of requests, that the page shows at most. It shows the newest."""
+"""The maximum number of orders, and of requests, on the page, which shows the newest."""
 
 MAX_BODY_CHARACTERS = 2_000
 """The maximum length of a request's body on the page."""

@@ -45,7 +45,7 @@ class Sandbox:
     `async with Sandbox() as sandbox:` listens until the block ends. A sandbox can be used only once.
 
     Args:
-        match_every: seconds between two runs of the matcher bot.
+        match_every: how many seconds to wait between runs of the matcher bot.
         seed: determines the order ids and the random faults.
         faults: each fault with the share of orders that it affects, as in `{CloseAfterProcessing(): 0.05,
             Status(429): 0.1}`. With the same seed, the same requests get the same faults. See `Faults.mix`.

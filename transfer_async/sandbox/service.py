@@ -292,7 +292,7 @@ class RequestRecord:
         method, path, headers: the method, path and headers as received. Header names are case-insensitive.
             The headers include the token.
         body: the request's body, up to the service's limit; empty until it has been read.
-        received_at: the time when the sandbox had read the request's head.
+        received_at: the time at which the sandbox finished reading the request's head.
         fault: the fault that was applied; `None` if there was no fault.
         processed: whether the service processed the request, even if the response was lost or faulty.
         status: the status that was sent; `None` if no complete head was sent.

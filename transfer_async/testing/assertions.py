@@ -310,7 +310,7 @@ def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
     """Make a user like those that the service returns. For an unknown username, the details are invented.
 
     Args:
-        username: an e-mail address.
+        username: the user's e-mail address.
         changes: the fields of the response to change, by their names in section 2.2 of the specification.
     """
     return User.from_json(wire.write(wire.user_object(_person(username)) | changes))
