@@ -673,8 +673,7 @@ def safe_line(error: BaseException) -> str:
 
 
 def _reachable(error: BaseException) -> list[BaseException]:
-    """Return ``error`` and every error in its chain and groups. The members of an exception group come before
-    the group itself.
+    """Return ``error`` and every error in its chain and groups; a group comes after its members.
 
     The function does not use recursion, because a loop that raises within ``except`` can chain thousands of
     errors.

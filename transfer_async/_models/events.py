@@ -164,9 +164,9 @@ class Resolved(Event):
 class DuplicateSuspected(Event):
     """Two orders may exist for one key. An operator must check the key immediately.
 
-    After a doubt ended, the sender or ``resolve`` returned a result that contradicts the recorded outcome.
-    ``order_id`` is the id from the sender, from ``resolve`` or from an unreadable response; None if no id is
-    known.
+    After a doubt had ended, the sender or ``resolve`` returned a result that contradicts the recorded
+    outcome. ``order_id`` is the id from the sender, from ``resolve`` or from an unreadable response; None if
+    no id is known.
     """
 
     order_id: str | None

@@ -429,7 +429,7 @@ def summary(error: BaseException) -> str:
 
 @frozen
 class Cut:
-    """An interruption of a hook: at which ``await``, and with what effect.
+    """The ``await`` at which a hook is interrupted, and the effect of the interruption.
 
     Args:
         at: the number of the interrupted await, counted from 1.

@@ -68,9 +68,9 @@ class BrokerContract:
             def new_line(self, broker):
                 return partial(OurBroker, broker.address)
 
-    A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. While it is unreachable, the server must not lose data. Without ``broker_away``, the tests of
-    lost connections are skipped::
+    A second fixture, ``broker_away``, makes the server unreachable, by stopping and restarting it or by
+    cutting its connections. While it is unreachable, the server must not lose data. Without ``broker_away``,
+    the tests of lost connections are skipped::
 
             @pytest.fixture
             def broker_away(self, broker):
