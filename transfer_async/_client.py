@@ -1,4 +1,4 @@
-"""`TransferClient` checks arguments, runs calls, and waits for running calls when it is closed."""
+"""The client, which checks arguments, runs calls, and waits for running calls when it is closed."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ CLOSING_GRACE = 5.0
 class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
-    Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
-    number of tasks in one event loop can share a client.
+    Use a client as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself.
+    Any number of tasks in one event loop can share a client.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
@@ -99,16 +99,16 @@ class TransferClient:
         settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
             is accepted.
         abandoned_settle_after: replaces ``settle_after`` if the process that was sending the order never
-            reported a result, because that process may be suspended and send the order later. Must be at
-            least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer. If a
-            person refutes the order, ``settle_after`` always applies.
+            reported a result, because that process may be suspended and send the order later. The value must
+            be at least ``settle_after``; the default is 86,400 (a day) or ``settle_after``, whichever is
+            longer. If a person refutes the order, ``settle_after`` always applies.
         four_eyes: whether to require dual control in the scope from now on, so that each person's decision
             needs a second person's approval; see `Operators`. The results of ``resolve`` need no approval.
         lease: how many seconds a claim stays valid after its last renewal; at least 1.5 times the retry
             deadline, at most 3,600 (an hour).
-        recover_every: the interval, in seconds, at which the client calls `recover` automatically. The first
-            run starts a random fraction of the interval after the client's first use. If ``recover_every`` is
-            None, call `recover` yourself.
+        recover_every: the interval, in seconds, at which the client calls `recover` automatically. After the
+            client's first use, the first run starts within one interval, at a random time. If
+            ``recover_every`` is None, call `recover` yourself.
         recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
@@ -633,8 +633,8 @@ class TransferClient:
         closed, because the connections belong to the parent process.
 
         Args:
-            timeout: how many seconds to wait for running calls and `recover` runs. The default is longer than
-                the default retry deadline.
+            timeout: how many seconds to wait for running calls and `recover` runs. The default timeout is
+                longer than the default retry deadline.
 
         Raises:
             WrongEventLoop: the client is in use in another event loop; close it there.

@@ -69,7 +69,7 @@ class Timeouts:
     Args:
         connect: the limit for obtaining a connection, including the wait for the pool, DNS, TCP and TLS.
         sock_connect: the limit for TCP and TLS alone.
-        sock_read: the limit for each part of the response to arrive, once the request is written.
+        sock_read: the longest wait for the next part of the response, once the request is written.
         total: the limit for a complete exchange.
         hook: the limit for each call to a hook's ``before`` or ``undo``, to ``resolve``, or to the token
             callable.

@@ -566,9 +566,9 @@ def _amounts_agree(new: NewOrder) -> bool:
 def fingerprint(order: NewOrder) -> str:
     """Return a digest of an order's fields. Equal orders have the same digest.
 
-    Numbers are included by value, and usernames with their ASCII letters in lower case. Fields that may
-    change before a redelivery (``is_reread``) are omitted. Optional fields are included only if they
-    are set, so a new optional field in the model does not change stored digests.
+    The digest contains numbers by value, and usernames with their ASCII letters in lower case. Fields that
+    may change before a redelivery (``is_reread``) are omitted. Optional fields are included only if they are
+    set, so a new optional field in the model does not change stored digests.
     """
     parts: list[str] = []
     for model, kind in ((order, NewOrder), (order.external_order, NewExternalOrder)):

@@ -268,7 +268,7 @@ class DoubtRounds(MutableStruct, kw_only=True):
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
-            the journal's clock. None before the first run, in which all doubts are due.
+            the journal's clock. ``asked_at`` is None before the first run, in which all doubts are due.
         after: the key after which the next run continues; ``resolve`` kept failing at this point.
         tasks: the tasks that are calling ``resolve``.
     """

@@ -194,7 +194,7 @@ class Operators:
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys after this one, in the journal's own order.
+            after: return only keys that follow this key in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -306,7 +306,7 @@ class Operators:
             after: the ``after`` that the previous call returned; empty for the first call.
             by: return only lines by the given person.
             since: an aware ``datetime``; return only lines from then on.
-            until: an aware ``datetime``; return only lines from before then.
+            until: an aware ``datetime``; return only earlier lines.
 
         Returns:
             The lines, and the ``after`` to pass to the next call; an empty string means that no lines are
@@ -342,8 +342,8 @@ class Operators:
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that a person has undone the hooks of an earlier intent. Required if an undo of
-                an earlier intent is pending but cannot be read.
+            undone: confirms that a person has undone the hooks of an earlier intent. ``undone`` is required
+                if an undo of an earlier intent is pending but cannot be read.
             seen: the version of the key that the person saw. The decision is refused if the key now has
                 another version.
 
@@ -376,9 +376,9 @@ class Operators:
             key: a key in doubt, at least ``settle_after`` seconds after its order could last have been sent.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that a person undid the hooks and released the hold. Required if the record is
-                corrupt, because `recover` may then be unable to undo the hooks. The corrupt record itself is
-                kept.
+            undone: confirms that a person undid the hooks and released the hold. ``undone`` is required if
+                the record is corrupt, because `recover` may then be unable to undo the hooks. The corrupt
+                record itself is kept.
             seen: see `resolve`.
 
         Returns:
@@ -486,7 +486,7 @@ class Operators:
         Args:
             key: a key that the decision applies to. For ``WAIVE``, which ends dual control, pass `FOUR_EYES`.
             decision: the proposed decision.
-            order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
+            order_id: the order's id for ``RESOLVE`` and ``AMEND``. For ``AMEND``, pass None to put the key in
                 doubt again.
             by: the person who proposes the decision.
             reason: the evidence, which is stored in the key's history.

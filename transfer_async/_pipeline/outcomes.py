@@ -341,7 +341,7 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
     """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
-    The key has been free since the failure was recorded. While the undos ran, or before the caller read the
+    The key became free when the failure was recorded. While the undos ran, or before the caller read the
     result, another call may have created an order. ``order_may_exist`` is false only if the key is still
     free, or if the client generated the key and the journal no longer contains it.
     """

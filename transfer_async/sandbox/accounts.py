@@ -44,9 +44,9 @@ class CurrencyAccount:
 class Account:
     """A user's account at the service. Accounts are compared by identity.
 
-    `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
-    owns the token. The bank's username need not be an e-mail address. `email` defaults to the username. `id`
-    is derived from the username.
+    `payable` means that the user has a valid bank account for receiving money. `is_bank` marks the one
+    account that owns the token. The bank's username need not be an e-mail address. `email` defaults to the
+    username. `id` is derived from the username.
     """
 
     username: str
@@ -80,7 +80,7 @@ class Accounts:
     Look-ups ignore the case of ASCII letters.
 
     Raises:
-        ValueError: not exactly one account is the bank, or two accounts have the same username.
+        ValueError: the accounts include no bank or several, or two accounts have the same username.
     """
 
     def __init__(self, accounts: Iterable[Account]) -> None:

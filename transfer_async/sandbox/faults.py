@@ -563,7 +563,7 @@ class Faults:
         """Replace the mix. Apply each given fault to its share of all further requests.
 
         For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
-        one fault. With the same seed, the nth request after the call of `mix` always gets the same fault, so
+        one fault. With the same seed, the nth request after the call to `mix` always gets the same fault, so
         sequential requests are reproducible. For concurrent requests, the result depends on the order of
         arrival.
 

@@ -192,7 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message from a subject, with a consumer for which it is the command subject."""
+        """Take the next message from a subject, which a consumer uses as its command subject."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -230,7 +230,7 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return those of ``bodies`` that are neither redelivered nor dead-lettered.
+        """Return the message bodies that are neither redelivered nor dead-lettered.
 
         Close all consumers before you call `lost`.
         """

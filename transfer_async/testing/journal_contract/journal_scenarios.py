@@ -185,7 +185,7 @@ def _keys(found: Iterable[tuple[str, Entry]]) -> list[str]:
 
 
 def random_move(chance: Random, order_id: str) -> Move:
-    """Return a random transition; many of them are rejected."""
+    """Return a random transition, which the journal will often reject."""
     number, attempt = chance.randint(1, 3), chance.choice("ab")
     owed = undos(*chance.sample(["hold", "check"], chance.randint(0, 2)), number=number)
     drawn: list[Move] = [
