@@ -26,7 +26,6 @@ class Event:
     """Base class of the events. Each event belongs to one intent.
 
     Args:
-        key: the key.
         intent_id: the intent's id, or an empty string if the intent has no id yet.
         attempt: the number of HTTP attempts that the call has begun so far.
         seconds: the seconds since the call began.

@@ -416,8 +416,6 @@ class PersonName:
     """A person's name as the bank's customer typed it.
 
     Args:
-        first: the first name.
-        last: the last name.
         middle: the middle name; None if there is none.
 
     Raises:

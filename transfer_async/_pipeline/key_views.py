@@ -64,7 +64,6 @@ class KeyView:
     """The record of a key as operators see it, with times in UTC.
 
     Args:
-        key: the key.
         entry: the complete record, which ``repr`` omits.
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.

@@ -218,7 +218,6 @@ class Operators:
         The key's history records who viewed the parties.
 
         Args:
-            key: the key.
             by: the person who views the parties.
             reason: the reason, which is stored in the key's history.
 
@@ -242,7 +241,6 @@ class Operators:
         """Add a note to the key's history. The key's version does not change, and a proposal stays valid.
 
         Args:
-            key: the key.
             by: the person who writes the note.
             reason: the note, one line of text.
 
@@ -261,7 +259,6 @@ class Operators:
         The key's version does not change. The key's next change removes the watcher.
 
         Args:
-            key: the key.
             by: the person.
             ends: whether to remove the watcher. Anyone may remove the watcher.
 
@@ -436,7 +433,6 @@ class Operators:
         `resolve`, `refute` and `amend` are special cases of `decide`.
 
         Args:
-            key: the key.
             decision: the decision to make. ``WAIVE`` is refused, because ending dual control takes two
                 people.
             order_id: the order's id, if the decision requires one.
@@ -526,7 +522,6 @@ class Operators:
         """Approve another person's proposal, and thereby make the proposed decision.
 
         Args:
-            key: the key.
             proposal: the id of the proposal that the person saw. The call fails if the key's current proposal
                 has a different id.
             by: the person who approves, who must not be the proposer.
@@ -556,7 +551,6 @@ class Operators:
         Anyone may withdraw or reject a proposal. The key's state does not change.
 
         Args:
-            key: the key.
             proposal: the id of the proposal that the person saw.
             by: the person who withdraws or rejects the proposal.
             reason: the reason, which is stored in the key's history.

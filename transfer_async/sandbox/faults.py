@@ -534,7 +534,6 @@ class Faults:
         """Add a fault to the end of the queue.
 
         Args:
-            fault: the fault.
             times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the probability that a request gets the fault, 0 to 1. The sandbox's seed determines
                 which requests get the fault.

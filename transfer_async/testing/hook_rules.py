@@ -158,7 +158,6 @@ class BrokenRule:
     """One broken rule.
 
     Args:
-        rule: the rule.
         trial: the title of the trial that broke the rule.
         did: the calls to the hooks during the trial, in order.
         saw: the observed result.
