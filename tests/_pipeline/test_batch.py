@@ -373,15 +373,22 @@ async def test_leaving_closes_an_idle_input_in_its_own_task(service, slow):
 async def cancelled_at_work(service: Service, requests, concurrency: int) -> None:
     """A consumer that takes one result and is cancelled later."""
 
+    left_running = None
+
     async def consume() -> None:
-        async with batch(service, requests, concurrency) as results:
-            await anext(results)
+        nonlocal left_running
+        try:
+            async with batch(service, requests, concurrency) as results:
+                await anext(results)
+        finally:
+            left_running = service.now
 
     consumer = asyncio.create_task(consume())
     await turns(20)
     consumer.cancel()
     await asyncio.wait([consumer])
     assert consumer.cancelled()
+    assert left_running == 0
 
 
 async def test_a_consumer_cancelled_while_the_input_closes_stops_waiting(service):
@@ -405,6 +412,37 @@ async def test_an_input_that_fails_on_closing_causes_no_other_error(service):
         await turns(20)
 
     assert service.ended >= 1
+
+
+async def closed_client(request: OrderRequest) -> Order:
+    raise ClientClosed(key=request.key)
+
+
+async def test_a_second_result_of_a_closed_client_does_not_interrupt_the_inputs_cleanup():
+    source = Holding(waits=asyncio.Event())
+
+    async with aclosing(Batch(closed_client, source, concurrency=2).results()) as results:
+        await anext(results)
+        await anext(results)
+        await source.closing.wait()  # The first result ended the input, which is cleaning up.
+        asyncio.get_running_loop().call_soon(source.waits.set)  # The second result comes before that.
+        assert [result async for result in results] == []
+
+    assert source.closed_in is source.opened_in is not None
+
+
+async def test_an_input_that_fails_after_the_client_was_closed_raises_its_error():
+    async def requests() -> AsyncIterator[OrderRequest]:
+        try:
+            yield OrderRequest(ORDER, key="k")
+            await asyncio.Event().wait()
+        finally:
+            raise LookupError("the input broke")
+
+    with pytest.raises(LookupError):
+        async with aclosing(Batch(closed_client, requests(), concurrency=2).results()) as results:
+            async for _ in results:
+                pass
 
 
 async def test_an_input_that_is_not_a_generator_is_not_closed(service):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.desk.visitor import SAME, Answer, Desk, where_to
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
+from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import Role
 from transfer_async.journal import Unread, operator_transitions, transitions
 from transfer_async.journal.transitions import Create, Refute, Resolve
@@ -455,3 +456,22 @@ async def test_a_form_decides_nothing_if_the_key_changes_as_it_arrives(world: Wo
         answer = await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")
 
     assert answer.status == 409
+
+
+async def test_a_form_refused_because_the_key_has_just_changed_shows_the_change(
+    doubted: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    four_eyes = Operators.four_eyes
+
+    async def resolved_first(operators: Operators):
+        monkeypatch.undo()
+        await doubted.resolve("tx-first")
+        return await four_eyes(operators)
+
+    ada = desk.visitor()
+    page = (await ada.key()).page
+    monkeypatch.setattr(Operators, "four_eyes", resolved_first)
+    answer = await ada.sends(page, "refute", certain="1", reason="seen")
+
+    assert answer.status == 409
+    assert "decided: the order exists by operator tx-first" in answer.text

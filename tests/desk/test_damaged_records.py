@@ -12,6 +12,7 @@ from tests.desk.visitor import Answer, Desk, Visitor, where_to
 from tests.support.bank import World, new_order
 from transfer_async import AlreadyCreated, Decision, KeyState, SQLiteJournal, TransferError
 from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline.key_views import RecordSetAside
 from transfer_async.journal.model import FOUR_EYES
 
 SAID = {"by": "cleo", "reason": "seen"}
@@ -188,6 +189,34 @@ async def test_a_decision_that_fails_after_a_quarantine_reports_both(
     assert answer.status == 409
     assert "The corrupt record was put into quarantine. Nothing was decided: it is too early" in answer.text
     assert "changed in the meantime" not in answer.text
+
+
+async def test_a_record_that_a_form_put_into_quarantine_is_listed_as_a_doubt_at_once(
+    desk: Desk, damage: Damage
+):
+    await damage(NO_FINGERPRINT.replace("fingerprint", "sent_until"))
+    ada = desk.visitor()
+    before = await ada.get(kind="unreadable")
+
+    await ada.does("refute", certain="1", undone="1")
+    after = await ada.get(kind="unreadable")
+
+    assert any(link.startswith("key?key=k&") for link in before.page.links)
+    assert not any(link.startswith("key?key=k&") for link in after.page.links)
+
+
+async def test_proposing_the_recorded_order_of_a_corrupt_record_puts_it_into_quarantine(
+    stored: World, desk: Desk, damage: Damage
+):
+    await stored.create(new_order(), key="created")
+    order_id = (await stored.entry("created")).order_id
+    await damage(key="created")
+
+    with pytest.raises(RecordSetAside, match="Nothing was decided: must be in doubt; it is created"):
+        await desk.operators_side.propose("created", Decision.RESOLVE, order_id=order_id, **SAID)
+
+    entry = await stored.entry("created")
+    assert (entry.unread, entry.state, entry.order_id) == (None, KeyState.CREATED, order_id)
 
 
 # --- two persons ----------------------------------------------------------------------------------

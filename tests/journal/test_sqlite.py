@@ -257,6 +257,25 @@ async def test_pruned_data_does_not_stay_in_the_log(tmp_path: Path):
     assert log == b""
 
 
+async def test_pruning_a_key_deletes_its_history_and_its_response(path: Path):
+    time = Time()
+    async with SQLiteJournal(path, clock=time.clock) as journal:
+        await made(journal, claim(), mark(), create())
+        before = await rows_of(journal, "history", "replies")
+        time.pass_(2 * KEPT)
+        await journal.prune(SCOPE, before=time.utc())
+
+        assert min(before) >= 1
+        assert await rows_of(journal, "history", "replies") == [0, 0]
+
+
+async def rows_of(journal: SQLiteJournal, *tables: str) -> list[int]:
+    return [
+        await journal._ask(lambda file, table=table: file._value(f"SELECT count(*) FROM {table}"))
+        for table in tables
+    ]
+
+
 async def test_a_commit_waits_for_the_disk(path: Path):
     full = 2
     async with SQLiteJournal(path) as journal:

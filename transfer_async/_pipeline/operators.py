@@ -694,7 +694,7 @@ class Operators:
             if entry.state is KeyState.SENDING and entry.attempt is not None:
                 entry = await self._expired(key, entry.attempt)
             if not (was_corrupt and order_id is None and entry.state is KeyState.FREE):
-                _refuse_unless_in_doubt(entry, order_id)
+                _refuse_unless_in_doubt(entry, None if proposing else order_id)
             yield entry, basis if basis.seen is None else attrs.evolve(basis, seen=entry.version)
         except ValueError as error:
             if not was_corrupt:

@@ -379,10 +379,6 @@ class Action:
         self, form: Form, problem: str | Sentence | None, *, status: int, **more: Any
     ) -> web.Response:
         view = await self._shared.operators.view(form["key"])
-        if status == 422:
-            four_eyes = (await self._shared.operators.four_eyes()).demanded
-            if not self._is_current(form, view, four_eyes=four_eyes):
-                return await self._stale(form)  # The key has changed, and that is why it was refused.
         tried: dict[str, Any] = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
         if status != 409:  # After a change the boxes are empty again, because the effects may differ.
             tried["ticked"] = form.fields

@@ -32,6 +32,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
     JournalTime,
     LetPass,
     add_undos,
+    amend,
     claim,
     create,
     demand,
@@ -275,6 +276,13 @@ class JournalContract:
 
         assert created.denial is resolved.denial is Rejection.FOREIGN
         assert [result.denial for result in elsewhere] == [None, None, None]
+
+    async def test_an_order_id_that_was_amended_is_free_for_another_key(self, journal: Journal) -> None:
+        await made(journal, claim(), mark(), doubt(), resolve(), amend(), key="first")
+        await made(journal, claim(), mark(), create(), key="second")
+        amended = await judged(journal, amend("tx-2", "tx-1"), key="first")
+
+        assert amended.denial is Rejection.FOREIGN
 
     # --- lists ----------------------------------------------------------------------------------
 
