@@ -344,7 +344,7 @@ class NewOrder(Wire):
         poster_currency: the currency that is sent, 2 to 10 characters of ``[A-Z0-9]``.
         poster_country: the sending country, two upper-case letters.
         poster_amount: the amount that is sent, more than zero.
-        poster_payment_method_type: the service's name for the method of payment in the poster's country.
+        poster_payment_method_type: the name of the method of final payment in the poster's country.
         matcher_currency: the currency that the beneficiary receives, 2 to 10 characters of ``[A-Z0-9]``.
         matcher_country: the receiving country, two upper-case letters.
         matcher_amount: the amount that the beneficiary receives, more than zero.
