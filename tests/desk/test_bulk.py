@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from tests.desk.visitor import SAME, Answer, Desk, Visitor, where_to
 from tests.support.bank import World
 from transfer_async import KeyState
 from transfer_async.desk import Role
+from transfer_async.journal import Unread
 from transfer_async.journal.operator_transitions import Propose
 from transfer_async.journal.transitions import Move
 
@@ -182,3 +184,18 @@ async def test_without_dual_control_proposals_wait_for_another_person_too(world:
 
     assert answer.status == 303
     assert (await world.entry("payment-1")).state is KeyState.IN_DOUBT
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["corrupt", "encrypted"])
+async def test_an_encrypted_record_without_its_key_is_left_out_of_a_bulk_proposal(
+    world: World, ada: Visitor, is_sealed: bool
+):
+    unread = Unread(why="SealFailed", kept="{", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    place = (world.scope, "payment-1")
+    entries[place] = replace(entries[place], intent=None, unread=unread)
+
+    page = await selected(ada, *KEYS)
+
+    keys = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "key"]
+    assert keys == list(KEYS[1:] if is_sealed else KEYS)
