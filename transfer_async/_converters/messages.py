@@ -187,8 +187,9 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Return the key, or None if no journal can contain it. If the key is invalid, add the reason to
-    ``problems``.
+    """Return the key, or None if no journal can contain it.
+
+    If the key is invalid, add the reason to ``problems``.
     """
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))

@@ -1,4 +1,4 @@
-"""HTTP responses for the callers of a bank's payment service, one for each outcome of ``create_order``.
+"""HTTP responses with which a bank's payment service reports the outcomes of ``create_order``.
 
 This module needs no web framework and no extra. Pass ``status``, ``body`` and ``headers`` to your framework.
 
@@ -14,8 +14,8 @@ This module needs no web framework and no extra. Pass ``status``, ``body`` and `
 The status of an unknown outcome is 202, not 500 or 504. Programs, proxies and people would treat 500 and 504
 as failures, and pay again.
 
-If the transfer service refuses the bank's token (401), the status is 503. The caller cannot correct the
-token, there is no order, and the same request may succeed once the bank has a valid token.
+If the transfer service refuses the bank's token (401), the status is 503: there is no order, and the caller's
+request may succeed once the bank has corrected its token.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class HTTPResponse:
 
 
 def response_to(result: Order | TransferError, *, key: str, ask: str = "/payments/{key}") -> HTTPResponse:
-    """Return the response to the caller that requested the payment ``key``.
+    """Return the response to a caller that requested the payment ``key``.
 
     Args:
         result: the order that ``create_order`` returned, or the error that it raised.
         key: the payment's key.
-        ask: the path or URL at which your service returns `response_for_record`. ``{key}`` is replaced by the
-            key, percent-encoded.
+        ask: the path or URL at which your service returns `response_for_record`. The percent-encoded key
+            replaces ``{key}``.
     """
     if isinstance(result, Order):
         body = {"key": key, "outcome": "created", "order_may_exist": True, "order_id": result.id}
@@ -116,12 +116,12 @@ def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
 
 
 def _is_refusal_of_this_call_only(error: TransferError) -> bool:
-    """Return whether the call was refused although an order for the same key may exist."""
+    """Return whether the call was refused, although an order for the key may exist."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 
 def _fails_until_changed(error: TransferError) -> bool:
-    """Return whether the same request would fail again until the caller changes it."""
+    """Return whether the request cannot succeed unless the caller changes it."""
     if isinstance(error, (InvalidOrder, KeyConflict)):  # in every state of the key
         return True
     if error.order_may_exist:
