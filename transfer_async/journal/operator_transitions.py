@@ -45,12 +45,12 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token. If the entry contains a different token, the proposal is rejected.
+        attempt: the attempt's token. The proposal is rejected if the entry contains another token.
         order_id: the order's id, if the decision needs one.
         by: the person who makes the proposal.
-        said: the evidence that the person gives.
-        undone: whether the undos that recovery cannot run were done manually.
-        settle_after: for a refutation, how many seconds must have passed since the order could last have been
+        said: the person's evidence for the decision.
+        undone: whether people have completed the undos that recovery cannot run.
+        settle_after: for a refutation, the minimum number of seconds since the order could last have been
             sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
@@ -89,7 +89,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the proposal. It replaces any earlier proposal, and is void once the key changes again."""
+        """Record the proposal. It replaces any earlier proposal, and becomes void when the key changes."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -117,7 +117,7 @@ class Withdraw(Move, frozen=True, kw_only=True):
 
 
 class Demand(Move, frozen=True, kw_only=True):
-    """Require dual control in this scope from now on. Creates the scope's own entry if there is none."""
+    """Require dual control in this scope from now on. Create the scope's own entry if necessary."""
 
     name: ClassVar[str] = "demand"
 
@@ -235,7 +235,7 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 class _WithoutChange(Move, frozen=True, kw_only=True):
     """Base class of transitions that only add a line to the history.
 
-    These transitions leave a pending proposal valid.
+    Such a transition leaves a pending proposal valid.
     """
 
     by: str
@@ -262,7 +262,7 @@ class Note(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Watch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that a person is looking at the key. The record is valid until the key's next change."""
+    """Record that a person is looking at the key. The record applies until the key changes."""
 
     name: ClassVar[str] = "watch"
 
@@ -272,7 +272,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more. The person need not be the watcher."""
+    """Record that nobody is looking at the key any more. Any person may record this, not only the watcher."""
 
     name: ClassVar[str] = "unwatch"
 
@@ -289,8 +289,7 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    If the oldest lines were simply dropped, many look-ups or notes would displace the decisions. The newest
-    line is always kept.
+    This order prevents many look-ups or notes from displacing the decisions. The newest line is always kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

@@ -241,7 +241,10 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of the task ``opening``, or None. An unfinished or cancelled task counts as timed out."""
+    """Return the error of the task ``opening``, or None.
+
+    An unfinished or cancelled task counts as timed out.
+    """
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()
