@@ -474,7 +474,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(raw: bytes) -> Answer:
-    """Read an order. Its optional fields are read only when one of them is first accessed.
+    """Read an order. The optional fields are read only when one of them is first accessed.
 
     Raises:
         Unreadable: a required field is missing or invalid; the error names the field's JSON path.

@@ -33,7 +33,7 @@ def seconds(value: Duration) -> float:
 
 
 def duration(name: str, value: Duration) -> float:
-    """Convert ``value``, the argument ``name``, to seconds.
+    """Convert ``value``, which was passed as the argument ``name``, to seconds.
 
     Raises:
         ValueError: ``value`` is not a duration; the message names the argument.

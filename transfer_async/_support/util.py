@@ -167,8 +167,8 @@ def must_propagate(error: BaseException) -> bool:
     """Return whether ``error`` must be raised again, because it does not come from the bank's code.
 
     An error that ends the program or closes the coroutine must be raised again, and so must a
-    `CancelledError` if the running task is being cancelled. Otherwise, the `CancelledError` comes from the
-    bank's code.
+    `CancelledError` if the running task is being cancelled. If the running task is not being cancelled, a
+    `CancelledError` comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -262,7 +262,7 @@ def is_positive(seconds: object) -> bool:
 
 
 def positive_seconds(name: str, value: Duration) -> float:
-    """Convert ``value``, the argument ``name``, to seconds.
+    """Convert ``value``, which was passed as the argument ``name``, to seconds.
 
     Raises:
         ValueError: ``value`` is not a duration, is not finite, or is not greater than 0.

@@ -172,11 +172,11 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
     """Return the form token for a page that shows ``view`` to the operator ``name``.
 
-    The token is a hash of what the page shows about its forms: whether each form proposes or decides, and the
-    effects. A form whose effects have changed in the meantime is therefore refused. A page does not become
-    outdated merely because time passes, because the token excludes the earliest time of a decision. The token
-    cannot be guessed, because the ids of intents and attempts are random. Any process behind the same address
-    can check the token, because it depends on no secret.
+    The token is a hash of the key's state and of the forms on the page, including their buttons and effects.
+    A form whose effects have changed in the meantime is therefore refused. The token excludes the earliest
+    time of a decision, so a page does not become outdated merely because time passes. The token cannot be
+    guessed, because the ids of intents and attempts are random. Any process behind the same address can check
+    the token, which depends on no secret.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)

@@ -101,7 +101,7 @@ class KeyRow:
 
 
 class Totals:
-    """The counts and total amounts of the listed keys. Each decision updates them.
+    """The counts and total amounts of the listed keys, which each decision updates.
 
     Attributes:
         counts: the number of keys for each reason.
@@ -344,7 +344,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
 
 
 def _ids(view: KeyView) -> str:
-    """Return the ids that find a key in a search: of its intent, attempt, order, holds and requests."""
+    """Return the ids by which a search finds a key: of its intent, attempt, order, holds and requests."""
     attempts = () if view.cause is None else view.cause.attempts
     requests = (attempt.request_id for attempt in attempts)
     ids = (

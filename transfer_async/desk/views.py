@@ -219,7 +219,7 @@ class Views:
 
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
-    """Return the numbers of proposals that the operator may approve, and that the operator has made."""
+    """Return how many proposals the operator may approve, and how many the operator has made."""
     totals = snapshot.totals
     mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
     others = totals.proposals.total() - mine
@@ -227,7 +227,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a page that lists the first ``keys``. ``is_partial`` means that more may match."""
+    """Return the URL of a page that lists the first ``keys``. ``is_partial``: whether more may exist."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1

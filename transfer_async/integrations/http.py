@@ -2,14 +2,18 @@
 
 This module needs no web framework and no extra. Pass ``status``, ``body`` and ``headers`` to your framework.
 
-| status | when | what the caller may do |
-| ---: | --- | --- |
-| 201 | the order exists | continue |
-| 202 | unknown: the order may exist | request the URL in ``ask``; never pay again with another key |
-| 409 | another call is using this key | request the URL in ``ask``, or retry after ``Retry-After`` seconds |
-| 422 | refused, and a retry would also be refused; there is no order | correct the payment |
-| 500 | never sent, because the payment service is configured wrongly | report it to the bank |
-| 503 | never sent, or refused for a temporary reason | repeat the request with the same key |
+======  ==================================================  =======================================
+status  when                                                what the caller may do
+======  ==================================================  =======================================
+201     the order exists                                    continue
+202     unknown: the order may exist                        request the URL in ``ask``; never pay
+                                                            again with another key
+409     another call is using this key                      request the URL in ``ask``, or retry
+                                                            after ``Retry-After`` seconds
+422     refused, and a retry would be refused too           correct the payment
+500     never sent: the payment service is misconfigured    report it to the bank
+503     never sent, or refused for a temporary reason       repeat the request with the same key
+======  ==================================================  =======================================
 
 The status of an unknown outcome is 202, not 500 or 504. Programs, proxies and people would treat 500 and 504
 as failures, and pay again.

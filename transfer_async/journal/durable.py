@@ -1,4 +1,4 @@
-"""The base class of durable journals. It combines concurrent transitions in one commit.
+"""The base class of durable journals, which combines concurrent transitions in one commit.
 
 This module queues transitions and decides on them; a subclass stores them. Transitions that arrive during a
 commit share the next one, so commits become larger under load. Before each commit, the journal waits briefly
@@ -78,7 +78,7 @@ PRUNE_BATCH = 1000
 
 
 class Queries(Protocol):
-    """The SQL statements that read. Their parameters are the same in every back end."""
+    """The SQL statements that read, with the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -167,7 +167,7 @@ class DurableJournal(abc.ABC):
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         """Return a page of the keys whose history contains ``move``, and the ``after`` for the next page.
 
-        Even an empty page may be followed by others; an empty ``after`` marks the end.
+        Even an empty page may be followed by more pages; an empty ``after`` marks the end.
         """
 
     # --- for callers ----------------------------------------------------------------------------
@@ -501,8 +501,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If so, its
-            token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. After such an
+            attempt, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -522,7 +522,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry that replaces the stored entry with the token ``known``, or a new entry if it is None.
+    """An entry to write. It replaces the entry with the token ``known``, or is new if ``known`` is None.
 
     The intent and the reply are large, and are written only if they have changed.
     """
@@ -558,7 +558,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry if work is left for it. Other entries are rarely needed again."""
+        """Cache a committed entry if work is left for it, because other entries are rarely needed again."""
         if is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -572,8 +572,7 @@ class Transaction:
 
     Attributes:
         places: the keys to load, in order, including the scope's own entry if a person decides alone.
-        is_committing: whether the commit has been sent. From then on, it may succeed even if an error is
-            raised.
+        is_committing: whether the commit has been sent. A sent commit may succeed even if an error is raised.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:

@@ -186,7 +186,7 @@ def owner_of(kind: str, name: str, place: RecordId | None) -> str:
 
 
 def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
-    """Decrypt a ciphertext. ``formerly`` is the owner that earlier versions used for it.
+    """Decrypt a ciphertext. Earlier versions used ``formerly`` as the owner.
 
     Raises:
         DoesNotOpen: the ciphertext cannot be decrypted, or there is no seal.

@@ -116,7 +116,7 @@ class Ending:
 
 @frozen(kw_only=True)
 class OutboxEntry:
-    """A pending notification that an order whose outcome was published as unknown was resolved or refuted.
+    """A notification to publish: an order whose outcome was unknown has been resolved or refuted.
 
     If ``error`` is `SUSPECTED`, two orders may exist, because the sender's result contradicts the recorded
     one.
@@ -208,8 +208,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         state: see `KeyState`.
         fingerprint: the digest of the order to which the key is bound, or was last bound.
         intent_id: the id of the current intent.
-        intent: the intent; None once the key is free or the service's response with the order is recorded. An
-            order id alone does not remove the intent, because the id may be withdrawn.
+        intent: the intent; None once the key is free or the service's response with the order is recorded. If
+            only the order id is recorded, the intent is kept, because the id may be withdrawn.
         client_made: whether the client generated the key.
         epoch: how many times this intent has been claimed, including take-overs.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
@@ -230,14 +230,15 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
             attempts only if the sender reported the doubt.
-        unread: set if the record is corrupt. The other fields then contain only the readable part, and the
-            key is not free, whatever its ``state``.
+        unread: set if the record is corrupt. The other fields of a corrupt record contain only its readable
+            part, and its key is not free, whatever the ``state``.
         quarantined: the key's corrupt records, unchanged, after they were put into quarantine.
         version: the number of the key's transitions, excluding look-ups, notes and `AcquireLease`.
         proposal: a person's proposal that is waiting for approval.
         watcher: the person who last said that they are looking at the key. Read `watched_by` instead, because
             a watcher is valid only for one version of the entry.
-        four_eyes: in the scope's own entry (`FOUR_EYES`), whether dual control is required; None in others.
+        four_eyes: in the scope's own entry (`FOUR_EYES`), whether dual control is required; None in other
+            entries.
         unknown_members: stored members that only a newer version of the package uses, as JSON. The members
             are written back unchanged, so that programs of both versions can share a journal.
     """
@@ -329,7 +330,7 @@ BLANK = Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, cl
 def demands_four_eyes(entry: Entry | None) -> bool:
     """Return whether ``entry``, the scope's own entry under `FOUR_EYES`, requires dual control.
 
-    A corrupt entry requires it too, so that damage does not disable the rule.
+    A corrupt entry requires dual control too, so that damage does not disable the rule.
     """
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
@@ -419,7 +420,7 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when the person said so, in seconds on the journal's clock.
+        at: when the person began to look at it, in seconds on the journal's clock.
         version: the version of the entry that the person is looking at.
     """
 

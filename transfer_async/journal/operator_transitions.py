@@ -89,7 +89,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the proposal. It replaces any earlier proposal, and becomes void when the key changes."""
+        """Record the proposal, which replaces any earlier one and becomes void when the key changes."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -272,7 +272,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more. Any person may record this, not only the watcher."""
+    """Record that nobody is looking at the key any more. The person need not be the watcher."""
 
     name: ClassVar[str] = "unwatch"
 

@@ -4,10 +4,10 @@ The journal keeps no session state, so it also works behind a transaction-poolin
 the database's clock. When `move` returns, the commit is on disk and on the synchronous standbys. If the reply
 to a commit is lost, the journal finds out whether the commit succeeded.
 
-Usually, the worker itself wrote the stored entry last, or the key is new. A transition is therefore first
-decided optimistically, from the cached entry and an estimate of the server's time, and needs one round trip
-if both are correct. Otherwise, the transition is decided again in a database transaction that reads and locks
-the stored entry.
+Usually, the worker that makes a transition also wrote the stored entry, or the key is new. A transition is
+therefore first decided optimistically, from the cached entry and an estimate of the server's time, and needs
+one round trip if both are correct. If the entry or the estimate is wrong, the transition is decided again in
+a database transaction that reads and locks the stored entry.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Statements:
     """All SQL statements for the tables in ``schema``.
 
     Args:
-        schema: the schema's name. It must be a plain identifier, because it becomes part of SQL statements.
+        schema: the schema's name, a plain identifier because it becomes part of SQL statements.
         idle: how long a transaction of the journal may be idle, in seconds.
         slack: the maximum error of the estimated time in an optimistic decision, in seconds.
     """
@@ -417,7 +417,7 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """Lend a connection. An error that is not in ``unharmed_by`` closes it."""
+        """Lend a connection, and close it after any error that ``unharmed_by`` does not contain."""
         async with self._places:
             session = self._idle_session() or await self._connect()
             try:
@@ -456,8 +456,8 @@ class Sessions:
 class EstimatedServerClock:
     """Estimates the server's time, with an error of at most one round trip.
 
-    The estimate advances with the event loop's clock. It is corrected only when a response proves it wrong,
-    so that later transitions usually receive later times.
+    The estimate advances with the event loop's clock. The estimate is corrected only when a response proves
+    it wrong, so that later transitions usually receive later times.
     """
 
     def __init__(self) -> None:

@@ -46,8 +46,8 @@ class Journal(Protocol):
     is written in the same transaction. If ``durable`` is true, a transition is durable when `move` returns. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with the methods of `Journal`. For every transition, it must load the
-    entry under a lock, call `decide`, and write the changed entry, in one transaction::
+    Your own journal can be any class with the methods of `Journal`. For every transition, the journal must
+    load the entry under a lock, call `decide`, and write the changed entry, in one transaction::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -74,24 +74,24 @@ class Journal(Protocol):
 
     Six more methods are optional:
 
-    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
+    * ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
       no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
       the service.
-    - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
+    * ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
       to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key, and the
       time at which work on the key ended (or None).
-    - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
+    * ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
       ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
       follow.
-    - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
+    * ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
       ``resolved``, all keys that have an order are read.
-    - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
+    * ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
       only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
       part of the history and return fewer lines than ``limit``, or none, although more exist. Without
       ``audit``, the operators' page cannot list decisions.
-    - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
+    * ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
     """
 
@@ -222,8 +222,8 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a key in the created state, `Outcome.UNKNOWN` for a key in doubt,
             and the last call's outcome for a free key: `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a
             call is using the key.
-        readable: false if the stored record is corrupt. The other fields then contain only the readable part,
-            and the key is not free.
+        readable: false if the stored record is corrupt. The other fields of a corrupt record contain only its
+            readable part, and its key is not free.
     """
 
     state: KeyState
@@ -278,7 +278,7 @@ class KeyForgotten(JournalFailed):
 
 
 class ScopedJournal(FrozenStruct, frozen=True):
-    """A journal limited to one scope. It converts the store's errors to `JournalFailed`.
+    """A journal limited to one scope, which converts the store's errors to `JournalFailed`.
 
     Args:
         store: the journal itself.
@@ -453,7 +453,7 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:
-    """Return ``error`` without secrets if it is a `JournalFailed`; otherwise a `JournalFailed` from it."""
+    """Return ``error`` without secrets if it is a `JournalFailed`, else a `JournalFailed` caused by it."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause

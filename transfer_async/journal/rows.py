@@ -94,7 +94,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent. A journal with a seal stores it encrypted."""
+    """The personal data of an intent. A journal with a seal stores this data encrypted."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -199,7 +199,7 @@ def row_of(
 
 
 def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None = None) -> Entry:
-    """Convert a stored row to an entry. If it is corrupt, return the readable part with ``unread`` set.
+    """Convert a stored row to an entry. If the row is corrupt, return its readable part with ``unread`` set.
 
     Args:
         row: the stored row.
@@ -647,7 +647,7 @@ async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrad
 
 
 async def _counted(store: Upgradable, found: int) -> Upgrade:
-    """Count the entries by state. Read them all, to find corrupt records before anything is changed."""
+    """Count the entries by state, and read all of them to find corrupt records before any change."""
     states: Counter[str] = Counter()
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):

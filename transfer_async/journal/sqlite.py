@@ -222,7 +222,7 @@ class SQLiteJournal(DurableJournal):
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
-        """Run ``work`` on the open file. Before and after it, check that the journal's files are in place."""
+        """Run ``work`` on the open file, and check before and afterwards that the files are in place."""
         try:
             file = self._opened()
             file.refuse_if_moved()  # A write to another file would damage it.

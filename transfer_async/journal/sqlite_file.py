@@ -65,7 +65,7 @@ def prepared_path(path: Path, *, make: bool) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Create the file durably, with access only for its owner. Another process may create it first."""
+    """Create the file durably, accessible only to its owner, unless another process creates it first."""
     fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

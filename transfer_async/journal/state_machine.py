@@ -2,9 +2,9 @@
 
 ::
 
-    free --claim--> claimed --mark--> sending --create--> created     (final)
-      ^                |                 |----doubt----> in doubt --resolve--> created
-      '----- free -----'------ free -----'------------------'  (refute)
+    free ──claim──> claimed ──mark──> sending ──create──> created     (final)
+      ^                |                 |────doubt────> in doubt ──resolve──> created
+      '───── free ─────'────── free ─────'──────────────────'  (refute)
 
 **The basic rule.** A key is not free while its order exists or may exist, or while a worker is using it. Only
 the sender's own result can therefore change the state from `SENDING` to `FREE`. If the lease of a key in
@@ -23,12 +23,12 @@ the claim's epoch before `MarkSending`, and the attempt's token afterwards.
 **Decisions of people** are transitions, too. A person's decision may require that the key still has the
 version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
 if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
-amended or withdrawn. After a withdrawal the key is in doubt again. Because the journal keeps the intent of
-such a key, its hooks can still be undone.
+amended or withdrawn. After a withdrawal the key is in doubt again. The key's hooks can still be undone,
+because the journal keeps its intent.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
 (`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
-begins it also makes the old intent's undos pending, so that no undo is lost.
+begins the new intent also makes the old intent's undos pending, so that no undo is lost.
 
 `decide` takes an entry, a transition and the time. `decide` returns the entry after the transition, or the
 reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in

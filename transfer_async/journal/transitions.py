@@ -197,7 +197,7 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent from now on. This must be durable before the first byte is sent.
+    """Record that requests may be sent from now on. The record must be durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
@@ -214,7 +214,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Also prevent a second payment while an earlier intent's order may exist."""
+        """Also reject the transition if an earlier intent's order may exist, to prevent a second payment."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
@@ -622,7 +622,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         hooks: the hooks to undo, in this order, if the order is refuted again.
         receipts: the receipts that the sender's hooks returned.
         cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
-        by: the author that the history records.
+        by: the name that the history records as the report's author.
         outcome: the outcome of the sender's own attempt.
         publish: whether to publish the suspected duplicate even if no notification was requested.
     """
@@ -786,7 +786,7 @@ class MarkNotified(Move, frozen=True, kw_only=True):
     notification: OutboxEntry
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the pending notification. Its time must match too.
+        """Remove the pending notification. The notification's time must match too.
 
         If an order id was amended and changed back, its two notifications differ only in time, and both must
         be published.
@@ -926,7 +926,7 @@ def is_told(move: Move, verdict: TransitionResult) -> bool:
 
 
 def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
-    """Return the history line for ``move``, after which the entry is ``entry``."""
+    """Return the history line for ``move``, given the resulting ``entry``."""
     # A `Suspect` concerns the sender's own order, which may not be the key's order.
     known = None if isinstance(move, Suspect) else entry.order_id
     return HistoryEvent(

@@ -306,7 +306,7 @@ class Health:
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Record that ``what`` is failing, and why. Return false if this was already recorded.
+        """Record that ``what`` is failing, and why. Return false if the failure was already recorded.
 
         The worker is not ready until `well` is called with the same ``what``.
         """
@@ -315,7 +315,7 @@ class Health:
         return before != why
 
     def well(self, what: str) -> bool:
-        """Record that ``what`` works. Return whether its failure had been recorded."""
+        """Record that ``what`` works. Return whether a failure had been recorded."""
         return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:

@@ -9,7 +9,7 @@ A message leads to at most one order, even if it is delivered several times. A c
     match handled.disposition.action: ...
 
 If the published outcome is ``unknown``, the final outcome must be published once the order is resolved or
-refuted. `Handler.untold` yields these outcomes.
+refuted. `Handler.untold` yields the final outcomes.
 """
 
 from __future__ import annotations
@@ -302,8 +302,8 @@ class Disposition:
         action: see `Action`.
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
         reason: the reason for the action, without personal data.
-        counts: whether this delivery counts towards ``max_deliveries``. It counts if the order was not sent
-            and may itself be the cause.
+        counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
+            not sent and may itself be the cause.
         ready: false if no command can succeed now, so that the worker pauses and is not ready.
     """
 

@@ -106,8 +106,8 @@ class JetStreamBroker(Broker):
     def _note_failed(self, error: Exception, *, servers: int) -> None:
         """Count consecutive connection failures. Raise an error if every server refuses the first connection.
 
-        Without this error, the driver would retry forever without logging. After the first connection, no
-        error is raised, so that the driver always reconnects.
+        If no error were raised, the driver would retry forever without logging. After the first connection,
+        no error is raised, so that the driver always reconnects.
 
         Raises:
             OSError: no connection has ever been established, and every server refused.
@@ -241,7 +241,7 @@ class JetStreamBroker(Broker):
         )
 
     async def send_body(self, subject: str, body: bytes) -> None:
-        """Publish a message without headers. FastStream's middlewares are bypassed: they may add some."""
+        """Publish a message without headers, bypassing FastStream's middlewares, which may add headers."""
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -260,11 +260,11 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header by which the server detects duplicate outcomes, or no header.
 
     The server must not drop an outcome that is published again after a person has changed a recorded order id
-    and changed it back. Because such outcomes differ only in the time at which the id was recorded, the
-    header contains this time, and an outcome without it gets no header. The same applies to the outcome of a
-    suspected duplicate, which may equal the outcome that was published when the doubt began. The header of a
-    refutation also contains the time of the refutation, because an order that is suspected after a refutation
-    may be refuted again.
+    and changed it back. The two outcomes differ only in the time at which the id was recorded, so the header
+    contains this time, and an outcome without it gets no header. The outcome of a suspected duplicate gets a
+    header only if this time is known, because it may equal the outcome that was published when the doubt
+    began. The header of a refutation also contains the time of the refutation, because an order that is
+    suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -307,8 +307,8 @@ def _without_raising(
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
     FastStream's callback raises errors that it considers final, such as a refused password. An error raised
-    there would stop the reconnection attempts, although the next one may succeed, and leave the connection
-    open.
+    in the callback would end the reconnection attempts without closing the connection, although the next
+    attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:

@@ -18,8 +18,8 @@ write to disk before it replies (``appendonly yes``, ``appendfsync always``); ot
 messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
-command in the field ``body``, and each header in a separate field. A script packs the fields of an entry that
-has too many into one field ``transfer-fields``, a JSON list of names and values. The worker reads packed and
+command in the field ``body``, and each header in a separate field. If an entry has too many fields, a script
+packs them into one field ``transfer-fields``, a JSON list of names and values. The worker reads packed and
 original entries in the same way.
 """
 
@@ -335,7 +335,7 @@ class RedisDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of the message. It increases when the message returns to the stream."""
+        """The number of deliveries of the message, incremented when it returns to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 
