@@ -1,7 +1,7 @@
 """Conversion between JSON bytes and models with cattrs. The docstring of `_converter` describes the format.
 
-A single cattrs converter contains one structure hook and one unstructure hook for each model. msgspec decodes
-and encodes the JSON in C code, and never converts a number to ``float``.
+A single cattrs converter contains one structure hook and one unstructure hook for each model. In C code,
+msgspec decodes and encodes the JSON, and never converts a number to ``float``.
 
 An order's required fields are read immediately. If a required field is missing or invalid, the error names
 its JSON path. All optional fields are read when one of them is first accessed. An invalid optional field
@@ -269,7 +269,7 @@ which would block the event loop for seconds.
 def read_optional_fields(cls: type, written: dict[str, Any], path: str, unread: list[str]) -> dict[str, Any]:
     """Return the optional fields of ``cls``.
 
-    A field that cannot be read does not prevent the others from being read.
+    An unreadable field does not prevent other fields from being read.
     """
     return {
         field.name: _read_optional(
@@ -495,7 +495,7 @@ def read_order(raw: bytes) -> responses.Order:
 
 
 def read_external_order(raw: bytes) -> responses.ExternalOrder:
-    """Read all fields of an `ExternalOrder` that is not part of an order."""
+    """Read all fields of a separate `ExternalOrder`, which is not part of an order."""
     written = _unique_fields(as_written(raw), "$", STRICT_OF_BANK)
     return _external_order(written, _read_strictly(STRICT_OF_BANK, written, "$"), "$", [])
 

@@ -62,7 +62,7 @@ _encode = msgspec.json.Encoder().encode
 class OrderCommand:
     """A command to create one order.
 
-    The fields of a command are those of `OrderRequest`, but the key is required.
+    A command contains the fields of `OrderRequest`, but its key is required.
 
     Args:
         key: the command sender's own id for the payment; see `TransferClient.create_order`.
@@ -263,7 +263,7 @@ class OrderOutcome:
             with any outcome. `DuplicateSuspected` means that two orders may exist, because the sender's
             result contradicts the recorded one.
         status: the HTTP status of a refusal.
-        fields: the names of request fields that a refusal lists.
+        fields: the names of the request fields that the service listed in a refusal.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
         poster_amount: copied exactly from the service's order, like the next five fields.
@@ -337,7 +337,7 @@ class OrderOutcome:
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
-        """Return the outcome as JSON without its empty fields. Numbers keep all digits."""
+        """Return the outcome as JSON, without empty fields. Numbers keep all digits."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
             if isinstance(value, Decimal):

@@ -149,7 +149,7 @@ def within(limit: float, clock: Clock, deadline: float) -> float:
 
 
 class Periodic:
-    """Runs a function periodically. If a run fails, its error is reported and the next run still follows.
+    """Runs a function periodically. If a run fails, the error is reported, and later runs continue.
 
     Args:
         do: the function to run.

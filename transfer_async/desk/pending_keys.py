@@ -216,7 +216,7 @@ class PendingKeysCache:
         """Return the list that a page shows.
 
         If the list is old and the journal is small, read the journal again first. For a large journal, an old
-        list is still shown while the journal is being read again. Once the old list is older than
+        list is still shown while the journal is being read again. Once the list has been outdated for
         `STALE_AFTER` seconds, the keys read so far are shown instead.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:

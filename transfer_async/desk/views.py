@@ -1,4 +1,4 @@
-"""The pages that show the list, a key and its parties, and the texts and templates of all pages."""
+"""The pages for the list, a key and its parties, and also the texts and templates of all pages."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Views:
         )
 
     async def parties(self, request: web.Request) -> web.Response:
-        """Record the access to a key's parties, and return the key's page with them."""
+        """Record that the operator views a key's parties, and return the key's page with the parties."""
         operator = operator_at(request)
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden

@@ -10,7 +10,7 @@ status  when                                                what the caller may 
                                                             again with another key
 409     another call is using this key                      request the URL in ``ask``, or retry
                                                             after ``Retry-After`` seconds
-422     refused, and a retry would be refused too           correct the payment
+422     refused, also on a retry; there is no order         correct the payment
 500     never sent: the payment service is misconfigured    report it to the bank
 503     never sent, or refused for a temporary reason       repeat the request with the same key
 ======  ==================================================  =======================================
@@ -59,7 +59,7 @@ class HTTPResponse:
     Args:
         status: the status code.
         body: the JSON object, which contains no personal data and no text from the transfer service.
-        headers: the header ``Retry-After`` if the caller should repeat the request, otherwise none.
+        headers: ``Retry-After`` for the statuses 202, 409 and 503, otherwise none.
     """
 
     status: int

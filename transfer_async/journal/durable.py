@@ -610,7 +610,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual-control rule this transaction reads, and whether it may change the rule.
+        """For each scope whose dual-control rule this transaction reads, whether it may change the rule.
 
         A back end with concurrent transactions needs a lock that prevents changes to the rule while other
         transactions depend on it. A row lock is not enough, because no row exists before the rule is first

@@ -347,7 +347,7 @@ class Session:
         return bool(self._connection.is_closed())
 
     def note(self, _: object, message: Any) -> None:
-        """Record a warning from the server. asyncpg calls `note` before the statement returns."""
+        """Record a warning from the server, which asyncpg passes to `note` before the statement returns."""
         # The message's text may be in any language.
         if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
             self._is_unreplicated = True

@@ -148,7 +148,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Delete the keys whose work ended before ``before``, within the limits of `forgettable`.
+        """Delete the keys whose work ended before the time that `forgettable` returns for ``before``.
 
         A key that is in doubt or in use, or has a pending undo or notification, is never deleted.
 
@@ -220,8 +220,8 @@ class KeyRecord:
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
         last_outcome: `Outcome.CREATED` for a key in the created state, `Outcome.UNKNOWN` for a key in doubt,
-            and the last call's outcome for a free key: `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a
-            call is using the key.
+            and the last call's outcome for a free key: `Outcome.NOT_SENT` or `Outcome.REFUSED`. While a call
+            is using the key, ``last_outcome`` is None.
         readable: false if the stored record is corrupt. The other fields of a corrupt record contain only its
             readable part, and its key is not free.
     """
@@ -282,7 +282,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
 
     Args:
         store: the journal itself.
-        scope: the name of the service that the keys belong to.
+        scope: the name of the service to which the keys belong.
     """
 
     store: Journal

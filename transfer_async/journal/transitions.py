@@ -40,7 +40,7 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    A `Move` is a msgspec struct, because attrs compiles code for each class. For thirty classes, compiling
+    A `Move` is a msgspec struct, because attrs compiles code for each class. Compiling thirty attrs classes
     took a tenth as long as importing aiohttp.
     """
 

@@ -111,8 +111,8 @@ class Worker:
         inject: a function, called within ``around``, that returns the headers to add to the published
             outcome.
         measure: a function that records each processed delivery; see `Measure`.
-        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
-            the event loop's time.
+        clock: the source of time, sleep and randomness, for tests. The event loop's clock always determines
+            the time of a message's first heartbeat.
 
     Raises:
         ValueError: ``beat_every`` is not a duration above 0.
@@ -232,7 +232,7 @@ class Worker:
 
 
 class _Heartbeats:
-    """Sends heartbeats for one message until they are stopped.
+    """Sends heartbeats for one message until `stop` is called.
 
     A timer starts the sending task only when the first heartbeat is due, because most messages are processed
     before that time.
@@ -397,8 +397,7 @@ class Sweeper:
         every: the seconds between two sweeps. The first sweep starts after a random fraction of ``every``.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
-        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
-            the event loop's time.
+        clock: the source of time, sleep and randomness, for tests.
 
     Raises:
         ValueError: ``every`` is not a duration above 0.

@@ -110,7 +110,7 @@ class JetStreamBroker(Broker):
         no error is raised, so that the driver always reconnects.
 
         Raises:
-            OSError: no connection has ever been established, and every server refused.
+            OSError: every server refused the first connection.
         """
         # A timeout does not count, because the server may be starting. The caller limits the wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -286,11 +286,11 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
 
 class _StoredMessage(Msg):
-    """A stored message in which a ``Status`` header from the sender is renamed.
+    """A stored message whose ``Status`` header, if the sender set one, is renamed.
 
     The Python client treats every message with a ``Status`` header as a control message, and drops it. If the
-    header were not renamed, the server would redeliver the command forever. A dead letter keeps the new name,
-    so that clients can fetch it.
+    header were not renamed, the server would redeliver the command forever. Dead letters keep the new header
+    name, so that clients can fetch them.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:

@@ -354,7 +354,7 @@ class RedisDelivery:
         await broker.run(DELAY, broker.keys, delay)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy the message to the dead letters with the reason, then acknowledge and delete it.
+        """Copy the message, with the reason, to the dead letters; then acknowledge and delete the original.
 
         FastStream can read the copy, in which headers are truncated to `MAX_LENGTH`. The copy also contains
         the unchanged fields of an entry from another program. If the message has too many fields, they are

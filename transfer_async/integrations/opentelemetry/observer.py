@@ -1,8 +1,9 @@
 """OpenTelemetry traces and metrics of the client.
 
-An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
-attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
-keys, ids, statuses, and the names of hooks and errors, but never personal data, error texts or tracebacks.
+Each order becomes a span in its caller's trace, and its HTTP attempts become child spans. Names of metrics
+and attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes
+contain keys, ids, statuses, and the names of hooks and errors, but never personal data, error texts or
+tracebacks.
 """
 
 from __future__ import annotations
@@ -374,7 +375,7 @@ class Orders:
     Args:
         tracer: the tracer that creates the spans.
         instruments: the metrics to update.
-        server: the service's address, as attributes of the spans of attempts.
+        server: the service's address, as attributes of attempt spans.
         span_events: whether span events are recorded.
     """
 
