@@ -46,8 +46,8 @@ PAGES_AT_ONCE, PAUSE = 20, 0.01
 """The number of pages of keys to read without a pause, and the seconds to pause before each further page."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys. Any others are only counted. This many keys take about 130 MB of memory,
-and twice that while the journal is being read.
+"""The maximum number of listed keys. Further keys are only counted. A full list takes about 130 MB of memory,
+and twice as much while the journal is being read.
 """
 
 READ_TIMEOUT = 1.0
@@ -277,7 +277,7 @@ class PendingKeysCache:
     def _ended(self, reading: asyncio.Task[None]) -> None:
         """Discard a finished task, so that the next request can start another."""
         self._reading = None
-        _has_failed(reading)  # Without this, asyncio would report an error for which no request waited.
+        _has_failed(reading)  # Reads the error, so that asyncio does not report it as never retrieved.
 
     async def _read(self) -> None:
         began, read_at, beyond, last = self._clock.now(), self._clock.utc(), 0, ""

@@ -431,7 +431,7 @@ _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
-"""The template's values for a key's page after no form was refused."""
+"""The template's values for a key's page if no form was refused."""
 
 
 async def key_page(

@@ -57,7 +57,7 @@ AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
 """The states in which a worker is using the key, or the key is in doubt."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
-"""The other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
+"""All other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
 
 
 class Rejection(enum.Enum):
@@ -324,7 +324,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
 
 BLANK = Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
-"""An entry without contents, from which others are made: a copy takes half the time of a new entry."""
+"""A blank entry. New entries are copies of it, because a copy takes half as long to create."""
 
 
 def demands_four_eyes(entry: Entry | None) -> bool:

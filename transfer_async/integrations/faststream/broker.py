@@ -253,7 +253,7 @@ class Broker(ABC):
 
 
 REASON = "Transfer-Reason"
-"""The name of the header that tells why a dead letter could not be processed."""
+"""The name of the header that contains the reason why a dead letter could not be processed."""
 
 JSON = {"content-type": "application/json"}
 

@@ -215,7 +215,7 @@ class JetStreamBroker(Broker):
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome. The server drops a duplicate within the stream's duplicate window."""
+        """Publish an outcome. The server drops duplicates that arrive within the stream's window."""
         headers = {_CORRELATION: outcome.intent_id, **headers, **_deduplication_header(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
@@ -404,11 +404,11 @@ class NatsDelivery:
 # --- shared pull -------------------------------------------------------------------------------------
 # All slots of a worker share the requests to one pull consumer of JetStream.
 #
-# The Python client's own ``fetch`` requests one message at a time. Or it requests several messages, but
-# returns the first only after the last has arrived. Here each slot receives its message immediately. Slots
-# that become free at about the same time share a request. The number of requested messages never exceeds
-# the number of waiting slots, so no message waits for a slot. If a message arrives when no slot waits, it
-# is returned to the server.
+# The Python client's own ``fetch`` either requests one message at a time, or requests several and returns the
+# first only after the last has arrived. Here each slot receives its message immediately. Slots that become
+# free at about the same time share a request. The number of requested messages never exceeds the number of
+# waiting slots, so no message waits for a slot. If a message arrives when no slot waits, it is returned to
+# the server.
 
 
 SHARE, LONGEST = 0.25, 0.05

@@ -35,7 +35,7 @@ BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
 """The first and the longest pause after a failure of the broker, in seconds. Each pause is twice the last."""
 
 GRACE = 5.0
-"""The maximum time that cancelled tasks have to end, in seconds."""
+"""The maximum time to wait for cancelled tasks to end, in seconds."""
 
 OPENING = 10.0
 """The timeout in seconds for connecting to the broker and creating missing streams there."""
