@@ -74,7 +74,7 @@ QUIET_TURNS = 2
 """A commit starts after this many iterations of the event loop without a new transition."""
 
 PRUNE_BATCH = 1000
-"""The maximum number of keys deleted in one transaction. Other writers can write between two such transactions."""
+"""The maximum number of keys deleted in one transaction. Other writers can write between transactions."""
 
 
 class Queries(Protocol):
