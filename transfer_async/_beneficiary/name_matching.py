@@ -551,7 +551,7 @@ def _first_name_score(a: Word, b: Word) -> float:
 def _may_contain_typing_error(a: Word, b: Word) -> bool:
     """Return whether the difference between the words may be a typo.
 
-    Only words in an alphabet can differ by a single mistyped letter.
+    Only words in an alphabetic script can differ by a single mistyped letter.
     """
     return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 

@@ -79,8 +79,8 @@ def _converter() -> cattrs.Converter:
     JSON.
     * Timestamps are ISO 8601 strings in the JSON, and aware UTC times in the model. Times are written with
       milliseconds, or with microseconds if necessary.
-    * Six fields have camel-case names in the JSON. The camel-case names are defined with the fields in
-    `transfer_async._models.responses`.
+    * Six fields have camel-case names in the JSON. The camel-case names are defined next to the fields in
+      `transfer_async._models.responses`.
     * Some fields are strict: an order's id, amounts, rate, fee, balance, currencies and state flags. If a
     strict field is invalid, the error names its JSON path. Any other field with the wrong type becomes
     ``None``, and its path is added to ``unread``. Unknown fields are ignored.

@@ -108,7 +108,7 @@ class OrderCommand:
 
     @classmethod
     def from_tree(cls, tree: object) -> Self:
-        """Read a command from a result of `tree_of`; see `from_json`."""
+        """Read a command from the result of `tree_of`; see `from_json`."""
         if not isinstance(tree, dict):
             raise InvalidOrder([("$", "is not an object")], order_may_exist=True)
         problems: list[Problem] = []

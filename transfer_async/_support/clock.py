@@ -157,8 +157,8 @@ class Periodic:
         until: called before each run; returns whether to stop.
         failed: called with the error of a run that failed.
         clock: the source of sleep and randomness.
-        first: the seconds before the first run. The default is a random fraction of ``every``, so that
-            processes that start at the same time do not all run at once.
+        first: the delay before the first run, in seconds. The default is a random fraction of ``every``, so
+            that processes that start at the same time do not all run at once.
 
     Attributes:
         resting: whether `run` is sleeping, so that cancelling it does not interrupt the function.

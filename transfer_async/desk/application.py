@@ -97,8 +97,8 @@ def desk(
         link: the URL of the bank's own order search, such as
             ``https://office.bank.example/orders?id={order_id}``. The URL may contain the placeholders
             ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values
-            are percent-encoded. A key's page contains a link for each recorded combination of values, at most
-            10.
+            are percent-encoded. A key's page contains a link for each recorded combination of values, up to
+            10 links.
         zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown both in UTC and in the bank's
             time zone.
 

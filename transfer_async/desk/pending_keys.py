@@ -577,7 +577,7 @@ class Choice:
         return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
-        """Return the URL of the list sorted by ``sort``; if it already is, the URL reverses the order."""
+        """Return the URL of the list sorted by ``sort``, reversed if the list already has this order."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 

@@ -222,7 +222,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
             (by SIGSTOP, for example) after its last check; see `sender_reported`.
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if it was received.
-        ending: the definite failure in which the last intent ended.
+        ending: the definite failure that ended the last intent.
         pending_undos: the pending undos, including those of earlier intents.
         notification_requested: whether the outcome of this intent was published as unknown, so that the final
             outcome must be published too.

@@ -305,7 +305,7 @@ class OpenFile:
     def _enable_wal(self, timeout: float) -> None:
         """Switch to a write-ahead log.
 
-        SQLite does not wait for other processes here, so this method retries.
+        SQLite does not wait for other processes when it switches the log, so this method retries.
         """
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout

@@ -278,7 +278,7 @@ class Oldest:
     def note(self, entry: Entry) -> None:
         """Take the doubt, undos and notifications of ``entry`` into account.
 
-        If the time of an undo or a notification is not recorded, the time of the key's claim replaces it.
+        If the time of an undo or a notification is not recorded, the time of the key's claim is used.
         """
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
