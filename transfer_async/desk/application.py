@@ -81,8 +81,8 @@ def desk(
     """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     The page shows the journal of ``client``, and writes operators' decisions to it. The page sends nothing to
-    the transfer service, stores no sessions, and uses no scripts. Only people for whom ``who`` returns an
-    `Operator` can see data, and changes require a role.
+    the transfer service, stores no sessions, and uses no scripts. Only an operator that ``who`` returns can
+    see data, and every change requires a role.
 
     Args:
         client: the client whose journal to show. The page does not close the client.
