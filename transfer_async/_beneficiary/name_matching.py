@@ -1,8 +1,8 @@
 """Compare two names. The result is one of those defined by Verification of Payee, such as a close match.
 
 The result is a *match* if both names are the same. The comparison ignores case, accents, punctuation, spacing
-and titles. It also ignores middle names that only one of the names contains, swapped first and last names,
-and differences between the usual transliterations of a letter. The result is a *close match* if the
+and titles. The comparison also ignores a middle name that only one side contains, swapped first and last
+names, and differences between the usual transliterations of a letter. The result is a *close match* if the
 difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
 bank's customer decides whether to accept a close match. Words are compared by edit distance, using rapidfuzz.
 The first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the

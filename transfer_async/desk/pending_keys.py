@@ -693,8 +693,8 @@ def next_after(
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     """Return the rows that match ``text``, oldest first. The search ignores case.
 
-    If ``text`` is the id of any rows, return these rows. Otherwise, return the rows whose key contains
-    ``text``, or whose exact amount is ``text``, with or without the currency.
+    If ``text`` is the id of any rows, return these rows. If ``text`` is no row's id, return the rows whose
+    key contains ``text``, or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts

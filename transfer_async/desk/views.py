@@ -136,9 +136,9 @@ class Views:
         """Redirect to the key that equals the search text, or to a list of the keys that match it.
 
         URLs are stored in logs, so they never contain the search text: a hold reference may be an account
-        number, and an amount with a day identifies a payment. Instead, the URL of the result contains the
-        keys that were found. The browser can therefore go back to the result, and a colleague can open it in
-        any process.
+        number, and an amount with a day identifies a payment. The URL of the result contains the keys that
+        were found. The browser can therefore go back to the result, and a colleague can open it in any
+        process.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:

@@ -235,7 +235,7 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 class _WithoutChange(Move, frozen=True, kw_only=True):
     """Base class of transitions that only add a line to the history.
 
-    Such a transition leaves a pending proposal valid.
+    A transition of this kind leaves a pending proposal valid.
     """
 
     by: str
@@ -289,7 +289,8 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    This order prevents many look-ups or notes from displacing the decisions. The newest line is always kept.
+    Dropping look-ups and notes first prevents them from displacing the decisions. The newest line is always
+    kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

@@ -256,9 +256,10 @@ class PostgresJournal(DurableJournal):
             self._settle(await self._with_retries(decided, backoff=backoff))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
-        """Store the transitions whose cached entries are current, and return the others.
+        """Store the transitions whose cached entries are current, and return all other transitions.
 
-        After any error, return all transitions; the next transaction finds out which ones were stored.
+        After any error, return all transitions; the next transaction finds out which of the transitions were
+        stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:

@@ -251,7 +251,8 @@ class Conflict(Exception):
 class NotReplicated(Exception):
     """Raised if a commit is only on the primary, because its wait for a synchronous standby was cancelled.
 
-    PostgreSQL reports such a commit as successful, with a warning, although a failover would lose the commit.
+    PostgreSQL reports a commit without the standby as successful, with a warning, although a failover would
+    lose the commit.
     """
 
 

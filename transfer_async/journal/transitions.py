@@ -56,8 +56,8 @@ class Move(HidesStored, frozen=True):
     def is_by_one_person(self) -> bool:
         """Whether a person makes this transition alone, which dual control forbids.
 
-        The transaction that writes such a transition must also read the scope's entry under `FOUR_EYES`, and
-        must lock that entry until the commit.
+        The transaction that writes a transition by one person must also read the scope's entry under
+        `FOUR_EYES`, and must lock that entry until the commit.
         """
         return False
 
@@ -521,7 +521,7 @@ class Refute(OfPerson, frozen=True, kw_only=True):
 
 
 class MarkUndone(Move, frozen=True, kw_only=True):
-    """Record which of an intent's pending undos were completed, and release the lease on the others.
+    """Record which of an intent's pending undos were completed, and release the lease on the other undos.
 
     Args:
         intent_id: the intent's id.
@@ -738,8 +738,8 @@ class Quarantine(Move, frozen=True, kw_only=True):
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
     """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    Without this removal, recovery would run the undos and release the hold for an order that may exist. If
-    the doubt is refuted, the undos become pending again.
+    If the undos were kept, recovery would run them and release the hold for an order that may exist. If the
+    doubt is refuted, the undos become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)

@@ -458,7 +458,7 @@ class Sweeper:
     async def _publish_pending(self) -> None:
         """Publish every pending notification.
 
-        If an outcome cannot be published, publish all others, then raise the first error.
+        If an outcome cannot be published, publish all other outcomes, then raise the first error.
         """
         failed: Exception | None = None
         async for outcome in self._handler.untold():

@@ -178,8 +178,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call `prepare` every few seconds, even while messages are in progress. Therefore `prepare`
-        must not change any existing stream, group or consumer.
+        Workers call `prepare` every few seconds, even while messages are in progress. `prepare` must not
+        change any existing stream, group or consumer.
 
         Args:
             only_to_send: create only what is needed to send commands and to store them until a worker starts.

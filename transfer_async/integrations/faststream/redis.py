@@ -358,7 +358,7 @@ class RedisDelivery:
 
         FastStream can read the copy, in which headers are truncated to `MAX_LENGTH`. The copy also contains
         the unchanged fields of an entry from another program. If the message has too many fields, they are
-        packed into one, and the reason is the only header.
+        packed into one field, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}
