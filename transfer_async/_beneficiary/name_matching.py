@@ -1,16 +1,16 @@
 """Compare two names. The result is one of those defined by Verification of Payee, such as a close match.
 
 The result is a *match* if both names are the same. The comparison ignores case, accents, punctuation, spacing
-and titles. It also ignores middle names that only one of the names contains, swapped first and last names,
-and differences between the usual transliterations of a letter. The result is a *close match* if the
+and titles. The comparison also ignores a middle name that only one side contains, swapped first and last
+names, and differences between the usual transliterations of a letter. The result is a *close match* if the
 difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
-bank's customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The
-first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
-scores determines the result.
+bank's customer decides whether to accept a close match. Words are compared by edit distance, using rapidfuzz.
+The first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the
+two scores determines the result.
 
-The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
-words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its
-results.
+The comparison must be fast, because it runs on the event loop. The comparison therefore caches results and
+limits the number of words, letters and *readings*. A reading is one way to divide a name into first, middle
+and last name.
 
 The functions have no side effects. No message or ``repr`` shows personal data.
 """
@@ -146,7 +146,7 @@ def read_name(name: PersonName) -> NameParts:
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: the name mixes scripts, or contains a character that names do not use.
+        UnreadableName: the name mixes scripts, or contains a character that is not used in names.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
@@ -182,7 +182,7 @@ def _drop_titles(*parts: list[str]) -> None:
 
 
 def _cut_rank(part: list[str], *, keep: int) -> str | None:
-    """Remove and return a generational suffix such as "Jr" or "III", leaving at least ``keep`` words."""
+    """Remove a generational suffix such as "Jr" or "III" and return it, but keep at least ``keep`` words."""
     while len(part) > keep:
         last = transliteration.without_marks(part[-1])
         if last not in _HONOURS and last not in _RANKS:
@@ -204,7 +204,7 @@ def _words(texts: list[str]) -> Words:
 
 
 def _with_servants(texts: list[str]) -> Iterator[str]:
-    """Yield the words, mapping variants such as Abd al-Rahman and Abdurrahman to the same word."""
+    """Yield the words, with one spelling for variants such as Abd al-Rahman and Abdurrahman."""
     rest = iter(texts)
     for text in rest:
         served = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
@@ -295,9 +295,8 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     Any part of a name may be empty. Swapping the two names does not change the result.
 
     Returns:
-        The result of the comparison. The result is ``NO_MATCH`` if a name mixes scripts. The result is
-        ``NOT_POSSIBLE`` if a name is missing, too long, incomplete or too ambiguous, or if the scripts cannot
-        be compared.
+        The result is ``NO_MATCH`` if a name mixes scripts. The result is ``NOT_POSSIBLE`` if a name is
+        missing, too long, incomplete or too ambiguous, or if the scripts cannot be compared.
     """
     try:
         one, other = _read(given, found)
@@ -356,7 +355,7 @@ def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
 
 
 def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate[_Comparison, P], T]:
-    """Cache the results of a `_Comparison` method for the lifetime of the comparison."""
+    """Cache the results of a `_Comparison` method in the `_Comparison` object."""
 
     @functools.wraps(ask)
     def answer(comparison: _Comparison, /, *about: P.args, **how: P.kwargs) -> T:
@@ -387,7 +386,7 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether the words are the same in the same order, even if one name splits a word in two."""
+        """Return whether the words are the same and in the same order, ignoring spaces."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
@@ -413,7 +412,7 @@ class _Comparison:
                 yield end
 
     def is_same(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether the names are the same, allowing for the usual orders of their parts."""
+        """Return whether the names are the same, in any usual order of first, middle and last name."""
         return (
             any(self.aligned(one.words, order) for order in other.orders())
             or any(self.aligned(order, other.words) for order in one.orders())
@@ -422,7 +421,7 @@ class _Comparison:
         )
 
     def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether ``other`` repeats the single word of ``one``, as in "Cher Cher" and "Cher"."""
+        """Return whether ``one`` is a single word and ``other`` repeats it, as in "Cher" and "Cher Cher"."""
         twice = other.first and other.last and not other.middle
         return bool(one.is_single and twice) and all(
             self.aligned(one.words, half) for half in (other.first, other.last)
@@ -431,7 +430,7 @@ class _Comparison:
     # --- close ---
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the score of two readings: the mean score of their halves, reduced for small deviations."""
+        """Return the mean score of the halves; swapped halves or different middle names may reduce it."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -440,7 +439,7 @@ class _Comparison:
         return score if not score or self.middles_agree(a.middle, b.middle) else MINOR_FACTOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
-        """Return the mean score of the first and the last name, or 0 if either of them differs."""
+        """Return the mean of the scores of the first and the last name, or 0 if either score is 0."""
         lasts = self.half(last, their_last, surname=True)
         firsts = self.half(first, their_first, surname=False) if lasts else 0.0
         return (firsts + lasts) / 2 if firsts else 0.0
@@ -474,7 +473,7 @@ class _Comparison:
         return min(score, MINOR_FACTOR)
 
     def _pairing_score(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """Return the mean score of pairs of words. The most similar words are paired first.
+        """Pair the words, the most similar first, and return the mean score of the pairs.
 
         Unpaired words lower the score.
         """
@@ -500,7 +499,7 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle that is not the last word of a surname."""
+    """Return, for each unpaired word, whether it is a particle before the last word of a surname."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
@@ -515,7 +514,7 @@ def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _are_comparable(a: str, b: str) -> bool:
-    """Return whether two scripts can be compared: they are equal, or one is Latin and both are alphabets."""
+    """Return whether the scripts are the same, or one is Latin and the other is an alphabet."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -552,7 +551,7 @@ def _first_name_score(a: Word, b: Word) -> float:
 def _may_contain_typing_error(a: Word, b: Word) -> bool:
     """Return whether the difference between the words may be a typo.
 
-    Only words in an alphabet can differ by a single mistyped letter.
+    Only words in an alphabetic script can differ by a single mistyped letter.
     """
     return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 

@@ -2,8 +2,8 @@
 
 A word consists of units; a unit is one letter, or a few letters that are transliterated together. A unit may
 have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same
-if one word is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix
-scripts, or that contain characters not used in names, are rejected, because they could imitate another name.
+if one is a spelling of the other, in any transliteration scheme. Words that mix scripts, or that contain
+characters not used in names, are rejected, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Word:
 
     @cached_property
     def sound(self) -> str:
-        """The word with only one spelling for each sound; see the function `sound`."""
+        """The word as respelt by the function `sound`."""
         return sound(self.plain)
 
     @cached_property
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    All spellings are matched at once, by tracking the set of positions that they reach in ``text``.
+    The search follows all spellings at once, by keeping the set of positions reached in ``text``.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
@@ -151,7 +151,7 @@ def read_word(text: str) -> Word:
     """Read one of the words that `words_of` returns.
 
     Raises:
-        UnreadableName: the word mixes scripts, or contains a character that names do not use.
+        UnreadableName: the word mixes scripts, or contains a character that is not used in names.
     """
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:
@@ -290,7 +290,7 @@ _SOUNDS = (
 
 
 def sound(plain: str) -> str:
-    """Convert a plain Latin word so that each sound has only one spelling."""
+    """Respell a plain Latin word so that each sound is always spelt the same way."""
     for spelling, sound_spelling in _SOUNDS:
         plain = plain.replace(spelling, sound_spelling)
     return re.sub(r"(.)\1+", r"\1", plain)

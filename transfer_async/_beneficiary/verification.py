@@ -97,7 +97,7 @@ class UserLookup:
 
         Raises:
             RuntimeError: the look-up has not been bound to a client.
-            TransferError: the look-up failed for another reason; see `TransferClient.request`.
+            TransferError: the look-up failed; see `TransferClient.request`.
         """
         try:
             return await self._found(username)
@@ -123,7 +123,7 @@ class UserLookup:
 
 
 class BeneficiaryVerification:
-    """A hook that allows an order only if the account belongs to the person whom the customer named.
+    """A hook that checks that the account belongs to the person whom the customer named.
 
     ============================================================  ======================================
     result of the checks                                          error's ``result``
@@ -143,18 +143,17 @@ class BeneficiaryVerification:
     the names are the same                                        no error; receipt ``"match"``
     ============================================================  ======================================
 
-    The error's ``reason`` shows which case of the table applies. ``result.code`` is the corresponding code in
-    Verification of Payee.
+    The ``reason`` of `BeneficiaryNotVerified` shows why the check failed, and its ``result.code`` is the
+    corresponding code in Verification of Payee.
 
     An account can be paid in a currency if it lists the currency with at least one payment type. A payment
-    type stands for the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
-    look-up returns no currencies or no payment types, the hook skips the currency check; the service checks
-    the currency anyway.
+    type is taken as proof of the valid bank account that rule 2 of specification 4.1 requires. If the look-up
+    omits the currencies or a currency's payment types, the hook does not check them; the service checks the
+    currency anyway.
 
-    If the result is ``NOT_POSSIBLE``, the error's ``refused`` is true only if the account is not active.
-    If ``refused`` is false, a later attempt may succeed. The journal stores the hook's receipt, so the
-    customer is not asked again after a redelivery. The key's history shows whether a mismatch was accepted,
-    or why the beneficiary was not verified.
+    If the result is ``NOT_POSSIBLE`` and the account is active, ``refused`` is false, and a later attempt may
+    succeed. The journal stores the hook's receipt, so the customer is not asked again after a redelivery. The
+    key's history shows whether a mismatch was accepted, or why the beneficiary was not verified.
 
     Args:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or the bank's own function.
@@ -166,7 +165,7 @@ class BeneficiaryVerification:
             name, after all other checks have succeeded. ``accept_mismatch`` follows the same rules as
             ``accept_close``. ``accept_mismatch`` is not called if a name mixes scripts, or contains
             look-alike letters or characters that are not letters.
-        timeout: the maximum duration of the look-up and, separately, of the decision, in seconds or as a
+        timeout: the time limit for the look-up and, separately, for the decision, in seconds or as a
             timedelta. Set ``timeout`` to less than half of the client's ``Timeouts.hook``, which limits the
             look-up and the decision together.
         name: the hook's name, unique among a client's hooks.
@@ -245,7 +244,7 @@ class BeneficiaryVerification:
         return MISMATCH_ACCEPTED if match.result is MatchResult.NO_MATCH else match.result.value
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Do nothing, because a check has no effects that could be undone."""
+        """Do nothing, because the check changed nothing."""
 
     async def _look_up(self, username: str) -> User:
         user = await _within(self._timeout, self._lookup, username)
@@ -289,7 +288,7 @@ class BeneficiaryVerification:
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """Return the result or error of the bank's ``function``, or a `TimeoutError` after ``seconds``."""
+    """Return the result of the bank's ``function``; an error or timeout is returned as a `Raised`."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)
@@ -319,7 +318,7 @@ def _check_account(user: User, username: str) -> None:
 
 
 def _check_payable(user: User, currency: str) -> None:
-    """Check that the account can be paid in ``currency``, unless the look-up returned no currencies."""
+    """Check that the account can be paid in ``currency``, unless the look-up omitted the currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):

@@ -1,7 +1,7 @@
 """Conversion between JSON bytes and models with cattrs. The docstring of `_converter` describes the format.
 
-A single cattrs converter contains one structure hook and one unstructure hook for each model. msgspec decodes
-and encodes the JSON in C code, and never converts a number to ``float``.
+A single cattrs converter contains one structure hook and one unstructure hook for each model. In C code,
+msgspec decodes and encodes the JSON, and never converts a number to ``float``.
 
 An order's required fields are read immediately. If a required field is missing or invalid, the error names
 its JSON path. All optional fields are read when one of them is first accessed. An invalid optional field
@@ -73,14 +73,14 @@ def _converter() -> cattrs.Converter:
 
     The converter implements the following format:
 
-    * The service's numbers become `Decimal`, with all digits, and never ``float``. An integer inside an
-    object of unknown shape stays ``int``. A string is not accepted as a number.
+    * Numbers from the service become `Decimal`, never ``float``, and keep all digits. An integer inside an
+      object of unknown shape stays ``int``. A string is not accepted as a number.
     * Flags are 0 or 1 in the JSON and ``bool`` in the model. ``true`` and ``false`` are also accepted in the
     JSON.
-    * Timestamps are ISO 8601 in the JSON, and aware times in UTC in the model. Times are written with
-    milliseconds, or with microseconds if necessary.
-    * Six fields have camel-case names in the JSON. The camel-case names are defined with the fields in
-    `transfer_async._models.responses`.
+    * Timestamps are ISO 8601 strings in the JSON, and aware UTC times in the model. Times are written with
+      milliseconds, or with microseconds if necessary.
+    * Six fields have camel-case names in the JSON. The camel-case names are defined next to the fields in
+      `transfer_async._models.responses`.
     * Some fields are strict: an order's id, amounts, rate, fee, balance, currencies and state flags. If a
     strict field is invalid, the error names its JSON path. Any other field with the wrong type becomes
     ``None``, and its path is added to ``unread``. Unknown fields are ignored.
@@ -269,7 +269,7 @@ which would block the event loop for seconds.
 def read_optional_fields(cls: type, written: dict[str, Any], path: str, unread: list[str]) -> dict[str, Any]:
     """Return the optional fields of ``cls``.
 
-    A field that cannot be read does not prevent the others from being read.
+    An unreadable field does not prevent other fields from being read.
     """
     return {
         field.name: _read_optional(
@@ -380,7 +380,7 @@ _numbers = itertools.count(1)  # It never returns 0, which would count as false.
 
 
 class _CountsChecks(type):
-    """A metaclass that makes ``isinstance`` checks succeed, and counts the checks that msgspec makes."""
+    """A metaclass that makes every ``isinstance`` check succeed and counts the checks."""
 
     # A Python function would double the reading time.
     __instancecheck__ = staticmethod(functools.partial(next, _numbers))
@@ -389,8 +389,8 @@ class _CountsChecks(type):
 class _Leaf(metaclass=_CountsChecks):
     """A value of any type.
 
-    If an object contains two fields with the same name, msgspec keeps only the last but checks both, so the
-    number of checks shows whether a field is duplicated.
+    msgspec keeps only the last of two fields with the same name, but checks both. The number of checks
+    therefore reveals a duplicate field.
     """
 
 
@@ -401,7 +401,7 @@ _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
 def _leaves(cls: type, fields: Iterable[WireField], **parts: Any) -> Any:
-    """Create a struct type for the required ``fields`` of ``cls`` and its nested structs ``parts``."""
+    """Create a struct type with the required ``fields`` of ``cls`` and the nested structs ``parts``."""
     kinds = {field.name: _Leaf for field in fields} | parts
     rename = {item.name: item.wire_name for item in fields_of(cls)}
     return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
@@ -446,7 +446,7 @@ _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 
 
 def find_order_id(raw: bytes) -> str | None:
-    """Return the only order id in bytes that cannot be read as an order, or None if there is not exactly one.
+    """Return the order id in an unreadable response, or None unless the response contains exactly one.
 
     An id at the top level takes precedence over ids elsewhere.
     """
@@ -474,7 +474,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(raw: bytes) -> Answer:
-    """Read an order. The order's optional fields are read only when any of them is first accessed.
+    """Read an order. The optional fields are read only when one of them is first accessed.
 
     Raises:
         Unreadable: a required field is missing or invalid; the error names the field's JSON path.
@@ -490,12 +490,12 @@ def read_answer(raw: bytes) -> Answer:
 
 
 def read_order(raw: bytes) -> responses.Order:
-    """Read an order without the usernames; see `read_answer`."""
+    """Return only the order that `read_answer` reads."""
     return read_answer(raw).order
 
 
 def read_external_order(raw: bytes) -> responses.ExternalOrder:
-    """Read all fields of an `ExternalOrder` that is not part of an order."""
+    """Read all fields of a separate `ExternalOrder`, which is not part of an order."""
     written = _unique_fields(as_written(raw), "$", STRICT_OF_BANK)
     return _external_order(written, _read_strictly(STRICT_OF_BANK, written, "$"), "$", [])
 
@@ -580,9 +580,10 @@ def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) ->
 
 
 def _whole_or_by_field(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a readable order, decoded if possible, and as written if one value is invalid.
+    """Return a readable order's fields, decoded, or as `as_written` returns them if a value is invalid.
 
-    To decode the order as a whole takes a third of the time. `as_decoded` leaves decoded values as they are.
+    Decoding a whole order takes a third as long as decoding its fields. `as_decoded` returns decoded values
+    unchanged.
     """
     try:
         return cast("dict[str, Any]", decode(raw))
@@ -599,7 +600,7 @@ def _external_order(
 
 
 def _nothing_left(_order: responses.Order) -> None:
-    """Do nothing. `_read_rest` replaces ``_late`` with `_nothing_left` once all fields have been read."""
+    """Do nothing; `_read_rest` assigns `_nothing_left` to ``_late`` once it has read all fields."""
 
 
 (_BANK,) = (item for item in fields_of(responses.Order) if item.part is responses.ExternalOrder)

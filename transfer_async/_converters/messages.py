@@ -11,7 +11,7 @@ and are read exactly::
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
 
 A command with an unknown field is rejected, because the field may be a misspelt ``held``. A command with a
-duplicate field is also rejected, because some JSON readers use the first of two duplicates and some the last.
+duplicate field is also rejected, because JSON readers disagree about which value to use.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _encode = msgspec.json.Encoder().encode
 class OrderCommand:
     """A command to create one order.
 
-    The fields of a command are those of `OrderRequest`, but the key is required.
+    A command contains the fields of `OrderRequest`, but its key is required.
 
     Args:
         key: the command sender's own id for the payment; see `TransferClient.create_order`.
@@ -101,14 +101,14 @@ class OrderCommand:
 
         Raises:
             InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
-                JSON path. ``order_may_exist`` is false only if the command certainly contains no key.
-                If the command may contain a key, an earlier command may have used the same key.
+                JSON path. ``order_may_exist`` is true if the command may contain a key, because an earlier
+                command may have used that key.
         """
         return cls.from_tree(tree_of(data))
 
     @classmethod
     def from_tree(cls, tree: object) -> Self:
-        """Read a command from decoded JSON, with numbers as `Decimal` or ``int``; see `from_json`."""
+        """Read a command from the result of `tree_of`; see `from_json`."""
         if not isinstance(tree, dict):
             raise InvalidOrder([("$", "is not an object")], order_may_exist=True)
         problems: list[Problem] = []
@@ -149,7 +149,7 @@ _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOr
 
 
 def tree_of(data: bytes | str) -> Any:
-    """Return decoded JSON, with numbers as `Decimal` or ``int``.
+    """Decode JSON, with integers as ``int`` and all other numbers as `Decimal`.
 
     Raises:
         InvalidOrder: the text is not JSON, or contains a duplicate field.
@@ -189,7 +189,7 @@ def _unknown_in_order(order: object) -> list[Problem]:
 def _key(value: object, problems: list[Problem]) -> str | None:
     """Return the key, or None if no journal can contain it.
 
-    Add the reason why a key is invalid to ``problems``.
+    If the key is invalid, add the reason to ``problems``.
     """
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
@@ -248,9 +248,9 @@ OPTIONAL_FIELDS = {
 class OrderOutcome:
     """The outcome of a command.
 
-    An outcome is published at least once, so it may arrive more than once. After ``unknown``, a final outcome
-    with the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
-    arrives after the final outcome.
+    An outcome is published at least once, so it may arrive more than once. If the outcome is ``unknown``, a
+    final outcome with the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an
+    ``unknown`` that arrives after the final outcome.
 
     Args:
         key: the command's key.
@@ -258,15 +258,15 @@ class OrderOutcome:
         outcome: whether the order was created, refused or never sent, or is in doubt.
         order_may_exist: whether an order for the key may exist. Release the hold only if ``order_may_exist``
             is false.
-        order_id: the order's id, if it exists.
+        order_id: the order's id, if known.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
             with any outcome. `DuplicateSuspected` means that two orders may exist, because the sender's
             result contradicts the recorded one.
         status: the HTTP status of a refusal.
-        fields: the names of request fields that a refusal lists.
+        fields: the names of the request fields that the service listed in a refusal.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order; the next five fields are exact values, too.
+        poster_amount: copied exactly from the service's order, like the next five fields.
     """
 
     key: str
@@ -337,7 +337,7 @@ class OrderOutcome:
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
-        """Return the outcome as JSON without its empty fields. Numbers keep all digits."""
+        """Return the outcome as JSON, without empty fields. Numbers keep all digits."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
             if isinstance(value, Decimal):
@@ -353,7 +353,8 @@ class EndOfDoubt(OrderOutcome):
 
     An `EndOfDoubt` is encoded and compared like any other outcome.
 
-    If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
+    If an operator amends an order id and later restores it, the outcomes before and after the amendment
+    differ only in ``ended_at``.
 
     Args:
         ended_at: when the order was resolved, refuted or amended, according to the journal's clock.

@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """The JSON at ``path`` does not follow the specification. The reason ``why`` never contains the value."""
+    """Raised if the JSON at ``path`` is not as specified. The reason ``why`` never contains the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -93,13 +93,11 @@ class Number(str):
 class Fields(list[tuple[str, Any]]):
     """The fields of a JSON object in order, including duplicates.
 
-    Some JSON readers use the first of two duplicates and some the last, so a duplicate required field is an
-    error.
+    A duplicate required field is an error, because JSON readers disagree about which value to use.
     """
 
     def duplicate(self, *among: str) -> str | None:
-        """Return the first name that occurs twice, or None. If ``among`` is given, consider only the names in
-        ``among``."""
+        """Return the first duplicate name, or None. If ``among`` is given, consider only those names."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
@@ -109,7 +107,7 @@ class Fields(list[tuple[str, Any]]):
 
 
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
-    """Parse JSON without converting its values. `as_decoded` converts each value separately.
+    """Parse JSON without converting its values. Use `as_decoded` to convert single values.
 
     `as_written` is much slower than `decode`, but an invalid value does not prevent the other values from
     being read. Invalid UTF-8 becomes a string for which `is_sendable` is false.
@@ -138,10 +136,10 @@ def _no_constant(name: str) -> None:
 
 
 def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
-    """Convert a part of an `as_written` result by the rules of `decode`.
+    """Convert a value from `as_written` as `decode` would.
 
     Raises:
-        ValueError: `decode` would reject the part.
+        ValueError: `decode` would reject the value.
     """
     if type(written) is Number:
         return _whole(written) if written.lstrip("-").isdigit() else exactly(written)
@@ -168,8 +166,7 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode` for ``raw``, if available. If ``decoded`` is given, a second parse is
-            usually unnecessary.
+        decoded: the result of `decode` for ``raw``, if available; it usually saves a second parse.
 
     Raises:
         Unreadable: see `as_written`.
@@ -214,7 +211,7 @@ _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 
 
 class WireField(FrozenStruct, frozen=True):
-    """How a field of a model is represented in the JSON.
+    """The JSON representation of a model's field.
 
     Args:
         name: the field's name in the model.
@@ -235,7 +232,7 @@ class WireField(FrozenStruct, frozen=True):
 
 @functools.cache
 def fields_of(cls: type) -> tuple[WireField, ...]:
-    """Return those fields of a model that occur in its JSON."""
+    """Return the fields of a model that occur in its JSON."""
     hints = typing.get_type_hints(cls)
     return tuple(
         WireField(
@@ -293,7 +290,7 @@ def _read_flag(value: Any) -> bool:
 
 
 def read_time(value: Any) -> datetime:
-    """Read a time with an offset, and return it in UTC."""
+    """Read a time that includes a UTC offset, and return it in UTC."""
     try:
         return msgspec.convert(value, responses.Timestamp).astimezone(UTC)
     except msgspec.ValidationError:  # not a ValueError in older versions of msgspec

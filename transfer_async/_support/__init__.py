@@ -1,4 +1,4 @@
-"""General helpers that do not depend on orders, for time, tasks, callables and logging.
+"""General helpers for time, tasks, callables and logging.
 
 By the layering rules, this package imports no other layer.
 """

@@ -33,7 +33,7 @@ def seconds(value: Duration) -> float:
 
 
 def duration(name: str, value: Duration) -> float:
-    """Return the argument ``name`` in seconds.
+    """Convert ``value``, which was passed as the argument ``name``, to seconds.
 
     Raises:
         ValueError: ``value`` is not a duration; the message names the argument.
@@ -100,8 +100,8 @@ class Clock:
     """The source of a client's time, sleep and randomness.
 
     Args:
-        now: returns the seconds on a clock that never goes backwards. The clock keeps running while the
-            machine is suspended.
+        now: returns the time in seconds on a clock that never goes backwards. The clock keeps running while
+            the machine is suspended.
         utc: returns the wall-clock time as an aware ``datetime``.
         sleep: waits for a number of seconds.
         chance: returns a random number, at least 0 and less than 1.
@@ -149,7 +149,7 @@ def within(limit: float, clock: Clock, deadline: float) -> float:
 
 
 class Periodic:
-    """Runs a function periodically. If a run fails, its error is reported and the next run still follows.
+    """Runs a function periodically. If a run fails, the error is reported, and later runs continue.
 
     Args:
         do: the function to run.
@@ -157,11 +157,11 @@ class Periodic:
         until: called before each run; returns whether to stop.
         failed: called with the error of a run that failed.
         clock: the source of sleep and randomness.
-        first: the seconds before the first run. The default is a random fraction of ``every``, so that
-            processes that start at the same time do not all run at once.
+        first: the delay before the first run, in seconds. The default is a random fraction of ``every``, so
+            that processes that start at the same time do not all run at once.
 
     Attributes:
-        resting: whether `run` is between two runs, so that cancelling it interrupts no run.
+        resting: whether `run` is sleeping, so that cancelling it does not interrupt the function.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Convert seconds since 1970 to a time in UTC, limited to the first and the last date of ``datetime``."""
+    """Convert seconds since 1970 to a UTC time. Replace a time that is out of range by the nearest date."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
@@ -204,7 +204,7 @@ def moment(since_1970: float) -> datetime:
 
 
 def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
-    """Return a time as text to the second, in UTC and, if given, in ``zone``.
+    """Return a time as text, to the second, in UTC and also in ``zone`` if given.
 
     The date in ``zone`` is included only if it differs from the date in UTC.
     """

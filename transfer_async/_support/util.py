@@ -46,7 +46,7 @@ class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
 
 
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
-    """Base class of immutable objects, such as the objects that make up a client, or a row of a table.
+    """Base class of immutable objects, such as the parts of a client or the rows of a table.
 
     `FrozenStruct` is not an attrs class, because each attrs class adds 0.2 ms to the import time.
     """
@@ -84,7 +84,7 @@ def checked_database(dsn: str) -> str:
 
 
 def public(address: str) -> str:
-    """Return an address, or several separated by commas, without user names, passwords or other secrets."""
+    """Return one or more comma-separated addresses without user names, passwords or other secrets."""
     if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # The address is a file.
     first, *others = (item.strip() for item in address.split(","))
@@ -137,8 +137,7 @@ class Raised:
     """The error that a bank's own code raised, returned in place of a result.
 
     Args:
-        error: the error, of any class. Inspect the error only with the functions in
-            `transfer_async._models.errors`.
+        error: an error of any class; inspect it only with the functions in `transfer_async._models.errors`.
     """
 
     __slots__ = ("error",)
@@ -167,8 +166,9 @@ async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Rai
 def must_propagate(error: BaseException) -> bool:
     """Return whether ``error`` must be raised again, because it does not come from the bank's code.
 
-    An error that must be raised again ends the program or the coroutine, or is a requested cancellation of
-    the running task. A `CancelledError` without a requested cancellation comes from the bank's code.
+    An error that ends the program or closes the coroutine must be raised again, and so must a
+    `CancelledError` if the running task is being cancelled. If the running task is not being cancelled, a
+    `CancelledError` comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -262,7 +262,7 @@ def is_positive(seconds: object) -> bool:
 
 
 def positive_seconds(name: str, value: Duration) -> float:
-    """Return the argument ``name`` in seconds.
+    """Convert ``value``, which was passed as the argument ``name``, to seconds.
 
     Raises:
         ValueError: ``value`` is not a duration, is not finite, or is not greater than 0.

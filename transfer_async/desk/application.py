@@ -81,22 +81,24 @@ def desk(
     """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     The page shows the journal of ``client``, and writes operators' decisions to it. The page sends nothing to
-    the transfer service, keeps no session, and uses no scripts. Only operators returned by ``who`` can see
-    data, and every change requires a role.
+    the transfer service, stores no sessions, and uses no scripts. Only an operator that ``who`` returns can
+    see data, and every change requires a role.
 
     Args:
         client: the client whose journal to show. The page does not close the client.
         who: a plain or async function that takes a request and returns its `Operator`, or None for an unknown
             person.
         origin: the page's origin, such as ``https://desk.bank.example``. If ``origin`` is set, the page
-            accepts forms only from there. ``origin`` is required if a proxy changes the ``Host`` header.
+            accepts only forms from this origin. ``origin`` is required if a proxy changes the ``Host``
+            header.
         label: the name of the environment, such as ``live`` or ``test``, at most 40 characters. Each page
             shows the label in a band at the top and in the title.
         colour: the colour of the band, such as ``#8a0000``.
         link: the URL of the bank's own order search, such as
             ``https://office.bank.example/orders?id={order_id}``. The URL may contain the placeholders
             ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values
-            are percent-encoded. A key's page contains one link for each recorded value, at most 10.
+            are percent-encoded. A key's page contains a link for each recorded combination of values, up to
+            10 links.
         zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown both in UTC and in the bank's
             time zone.
 
@@ -126,9 +128,9 @@ def application(
 ) -> web.Application:
     """Return the operators' web page for an `Operators` object; see `desk`.
 
-    ``holds`` contains the names of the hooks that place a hold. ``sign_out`` is a function that ends the only
-    session and returns a text to show in the browser. Without ``sign_out``, there is no sign-out button, and
-    the bank manages the sessions itself.
+    ``holds`` contains the names of the hooks that place a hold. ``sign_out`` ends the page's only session and
+    returns a text to show in the browser. Without ``sign_out``, there is no sign-out button, and the bank
+    manages the sessions itself.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
@@ -201,7 +203,7 @@ class _AuthMiddleware:
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check a request, and return its response with all headers."""
+        """Check a request, and add `HEADERS` to its response."""
         try:
             response = await self._answered(request, handler)
         except web.HTTPException as error:
@@ -279,7 +281,7 @@ class Form:
 
 @frozen
 class Action:
-    """A form that changes data: its name, its function, and the roles that may use it."""
+    """Handles a form that changes data. The operator must have one of the form's roles."""
 
     _shared: Shared
     _name: str
@@ -287,7 +289,7 @@ class Action:
     _change: _Change
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Make the change and redirect to the key's page, or show the page with the reason for a refusal."""
+        """Make the change and redirect to the key's page, or explain there why the change was refused."""
         operator = operator_at(request)
         if not operator.roles & self._roles:
             raise web.HTTPForbidden
@@ -334,7 +336,7 @@ class Action:
         )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
-        """Return the query parameters that identify the operator's previous list and the next key in it."""
+        """Return query parameters for the list from which the operator came, and for the next key in it."""
         if not form["list"]:
             return {}
         snapshot = await self._shared.cache.at_hand()
@@ -399,7 +401,7 @@ _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
 
 
 def _deciding(row: DecisionRow) -> _Change:
-    """Return a function that makes the decision in ``row`` or, under dual control, proposes this decision."""
+    """Return a function that makes the decision in ``row``, or proposes it under dual control."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.
@@ -470,7 +472,7 @@ class BulkProposals:
     _shared: Shared
 
     async def select(self, request: web.Request) -> web.Response:
-        """Show the selected keys, each with a field for its order id, filled in from any pasted text."""
+        """Show a field for the order id of each selected key, and fill in the ids from pasted text."""
         operator, form = _may_propose(request), await form_of(request)
         found = dict(_pasted(form.get("found", "")))
         typed = dict(zip(form.getall("key", []), form.getall("order_id", []), strict=False))
@@ -479,7 +481,7 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was entered; if some are refused, show their keys again."""
+        """Propose each order id that was entered, and show the keys again whose proposals were refused."""
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")
@@ -550,7 +552,7 @@ def _may_propose(request: web.Request) -> Operator:
 
 
 def _pasted(text: str) -> Iterable[tuple[str, str]]:
-    """Yield the keys and order ids from lines such as ``payment-1,tx-1``, which may contain more columns."""
+    """Yield the keys and order ids from lines such as ``payment-1,tx-1``, ignoring further columns."""
     for row in csv.reader(text.replace("\t", ",").splitlines()):
         cells = [cell.strip() for cell in row]
         order_id = next((cell for cell in cells[1:] if cell.startswith("tx-")), None)

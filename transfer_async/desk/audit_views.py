@@ -1,4 +1,4 @@
-"""The audit, which lists operators' actions on all keys, newest first, as a page and as a CSV file."""
+"""The audit: a page and a CSV file that list operators' actions on all keys, newest first."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AuditChoice:
         return cls(**given, since=since, until=until, decisions=query.get("decisions") == "1")
 
     def address(self, page: str = "audit", **changes: Any) -> str:
-        """Return the URL of the page with the filters, updated with ``changes``."""
+        """Return the URL of the page with the filters after applying ``changes`` to them."""
         wanted = evolve(self, **changes)
         given = asdict(wanted, recurse=False) | {"decisions": "1" if wanted.decisions else ""}
         query = urlencode({name: str(value) for name, value in given.items() if value})
@@ -122,7 +122,7 @@ class AuditViews:
         return csv_of(AUDIT_CSV, _HEADER, rows())
 
     async def _pages(self, choice: AuditChoice, *, limit: int) -> AsyncIterator[tuple[list[AuditLine], str]]:
-        """Yield the lines found by each search, and the value of ``after`` for the next search."""
+        """Yield the lines that each search found, with the value of ``after`` for the next search."""
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
         for name, day in (("since", choice.since), ("until", choice.until and choice.until + timedelta(1))):
@@ -141,7 +141,7 @@ class AuditViews:
         return [(line, order_of_intent(entry, line[1].intent_id) if entry else None) for line, entry in found]
 
     def _mark(self, name: str) -> str:
-        """Return the hash of a person's name, and store the name so that `_name` can find it."""
+        """Return the hash of a person's name, and store the name for `_name`."""
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         mark = hashlib.sha256(f"{self._shared.operators.scope}\n{name}".encode()).hexdigest()[:16]

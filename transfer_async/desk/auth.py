@@ -143,7 +143,7 @@ def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: dat
 def form_for(
     row: DecisionRow, view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime
 ) -> DecisionForm:
-    """Return the form for a decision about the key, or for proposing the decision under dual control."""
+    """Return the form for making a decision about the key or, under dual control, for proposing it."""
     button = row.propose if four_eyes else row.button
     at = view.refutable_at if row.frees_key else None
     return DecisionForm(
@@ -157,7 +157,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision made by the form ``name`` if it requires a review, and None otherwise.
+    """Return the decision that the form ``name`` makes, or None if the decision needs no review.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
     dual control, a proposal can be withdrawn, so the approval is reviewed instead.
@@ -172,11 +172,11 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
     """Return the form token for a page that shows ``view`` to the operator ``name``.
 
-    The token is a hash of everything that the page says about its forms: whether each form proposes or
-    decides, and what its effects are. Therefore, a form has no effects that its page did not show. The token
-    does not depend on the earliest time of a decision, so a page does not become outdated merely because time
-    passes. The token cannot be guessed, because the ids of intents and attempts are random. The token does
-    not depend on a secret of the process, so any process behind the same address can check it.
+    The token is a hash of the key's state and of the forms on the page, including their buttons and effects.
+    A form whose effects have changed in the meantime is therefore refused. The token excludes the earliest
+    time of a decision, so a page does not become outdated merely because time passes. The token cannot be
+    guessed, because the ids of intents and attempts are random. Any process behind the same address can check
+    the token, which depends on no secret.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
@@ -192,6 +192,6 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
 
 
 def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Return whether the key's page would still describe its forms as the page with ``token`` did."""
+    """Return whether the forms on the key's page are still those of the page with ``token``."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())

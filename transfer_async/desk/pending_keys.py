@@ -1,10 +1,9 @@
 """The list of keys that need attention. The list is read from the journal in the background, and is filtered,
 sorted and paginated.
 
-The list is kept in memory, and a row contains only what the list shows: a few hundred bytes, and nothing
-about the parties. The larger a journal is, the less often it is read. A list that is too old is not shown. A
-decision made on the desk replaces one row without reading the journal again. A key's own page always reads
-the journal.
+The list is kept in memory. A row takes a few hundred bytes, and contains no data about the parties. The
+larger a journal is, the less often it is read. A list that is too old is not shown. A decision made on the
+desk updates its key's row immediately. A key's own page always reads the journal.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ PAGES_AT_ONCE, PAUSE = 20, 0.01
 """The number of pages of keys to read without a pause, and the seconds to pause before each further page."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys. Any others are only counted. This many keys take about 130 MB of memory,
-and twice that while the journal is being read.
+"""The maximum number of listed keys. Further keys are only counted. A full list takes about 130 MB of memory,
+and twice as much while the journal is being read.
 """
 
 READ_TIMEOUT = 1.0
@@ -77,7 +76,7 @@ _SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
 
 @frozen(kw_only=True, eq=False)  # Rows are compared by identity, because there are many.
 class KeyRow:
-    """A key that needs attention, as the list shows it."""
+    """The list's row for a key that needs attention."""
 
     key: str
     kinds: tuple[str, ...]  # the reasons why it needs attention, in the order of `KINDS`
@@ -102,7 +101,7 @@ class KeyRow:
 
 
 class Totals:
-    """Counts and total amounts of the listed keys, updated row by row after a decision.
+    """The counts and total amounts of the listed keys, which each decision updates.
 
     Attributes:
         counts: the number of keys for each reason.
@@ -129,7 +128,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names look like ``me``: their proposals need a different approver."""
+        """Return the proposers whose names look like ``me``, and whose proposals ``me`` cannot approve."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -163,15 +162,15 @@ class PendingKeysSnapshot:
         self.totals = Totals(self.rows)
 
     def row_of(self, key: str, since: float) -> KeyRow | None:
-        """Return the row of ``key``, or None if work on the key did not begin at ``since``."""
+        """Return the row with this ``key`` and start time ``since``, or None."""
         begin, end = (find(self.rows, since, key=_SINCE) for find in (bisect_left, bisect_right))
         return next((row for row in self.rows[begin:end] if row.key == key), None)
 
     def changed(self, key: str, row: KeyRow | None, *, since: float = 0.0) -> PendingKeysSnapshot:
-        """Return a copy in which ``row`` replaces the row of ``key``; None removes the row.
+        """Return a copy of the list with the new ``row`` of ``key``, or without this key if ``row`` is None.
 
-        Cached lists are not filtered or sorted again. ``since`` is the time when work on the key began, and
-        only speeds up the search for the row.
+        Cached lists are not filtered or sorted again. The start time ``since`` only speeds up the search for
+        the old row.
         """
         old = self.row_of(key, since) or next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
@@ -190,13 +189,13 @@ class PendingKeysSnapshot:
 
     @cached_property
     def search_texts(self) -> tuple[list[str], str]:
-        """The key of each row in lower case, and the ids of all rows as one string, for fast searching."""
+        """The rows' keys in lower case, and the ids of all rows as one string, for fast searching."""
         return [row.key.casefold() for row in self.rows], "".join([row.ids for row in self.rows])
 
 
 @define(eq=False, slots=False)
 class PendingKeysCache:
-    """Caches the list of keys that need attention, and refreshes an old list in the background."""
+    """Caches the list of keys that need attention, and refreshes it in the background."""
 
     _operators: Operators
     _clock: Clock  # measures the age of the list
@@ -217,7 +216,7 @@ class PendingKeysCache:
         """Return the list that a page shows.
 
         If the list is old and the journal is small, read the journal again first. For a large journal, an old
-        list is still shown while the journal is being read again. Once the old list is older than
+        list is still shown while the journal is being read again. Once the list has been outdated for
         `STALE_AFTER` seconds, the keys read so far are shown instead.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
@@ -269,16 +268,16 @@ class PendingKeysCache:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """Return the task that is reading the list, or None. Start a new task if the list is old."""
+        """If the list is old, start a task that reads it. Return the running task, or None."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Discard a finished task, so that a later request can start a new task."""
+        """Discard a finished task, so that the next request can start another."""
         self._reading = None
-        _has_failed(reading)  # Without this, asyncio would report an error for which no request waited.
+        _has_failed(reading)  # Reads the error, so that asyncio does not report it as never retrieved.
 
     async def _read(self) -> None:
         began, read_at, beyond, last = self._clock.now(), self._clock.utc(), 0, ""
@@ -345,7 +344,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
 
 
 def _ids(view: KeyView) -> str:
-    """Return the ids by which a key can be found: those of its intent, attempt, order, holds and requests."""
+    """Return the ids by which a search finds a key: of its intent, attempt, order, holds and requests."""
     attempts = () if view.cause is None else view.cause.attempts
     requests = (attempt.request_id for attempt in attempts)
     ids = (
@@ -360,12 +359,12 @@ def _ids(view: KeyView) -> str:
 
 
 def began_at(view: KeyView) -> float:
-    """Return when the key's first call began, in seconds since 1970, or minus infinity if unknown."""
+    """Return the start time of the key's first call in seconds since 1970; minus infinity if unknown."""
     return -math.inf if view.began is None else view.began.timestamp()
 
 
 def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
-    """Return the time at which ``made`` was recorded, in seconds since 1970, or minus infinity if unknown.
+    """Return the time when ``made`` was recorded, in seconds since 1970; minus infinity if unknown.
 
     The times in a record come from the journal's clock, which may differ from this machine's clock.
     """
@@ -385,7 +384,7 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
 
 
 def _is_in_use(view: KeyView) -> bool:
-    """Return whether a worker's lease is valid; a lease with an implausibly late end does not count."""
+    """Return whether a worker's lease is valid. A lease with an implausibly late end is ignored."""
     entry = view.entry
     return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
@@ -534,25 +533,25 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return the choice, updated with ``changes``, as query parameters, omitting default values."""
+        """Return the choice as query parameters, after applying ``changes``; default values are omitted."""
         wanted = attrs.asdict(attrs.evolve(self, **changes), recurse=False)
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
-        """Return the URL of the choice, updated with ``changes``, relative to the list."""
+        """Return the URL of the choice relative to the list, after applying ``changes``."""
         query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
     def csv_address(self) -> str:
-        """The URL of the CSV file with all rows of the choice, relative to the list."""
+        """The URL, relative to the list, of the CSV file with all rows that match the choice."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
     @property
     def for_a_key(self) -> dict[str, Any]:
-        """The query parameters of a key's page that identify the list from which it was opened."""
+        """The query parameters with which a key's page identifies the list that it was opened from."""
         return self.query(page=1, live=False, wall=False)
 
     @property
@@ -574,11 +573,11 @@ class Choice:
 
     @property
     def is_descending(self) -> bool:
-        """Whether the sorted column shows descending values. "Oldest first" shows descending ages."""
+        """Whether the displayed values descend. In "oldest first" order, for example, the ages descend."""
         return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
-        """Return the URL of the list sorted by ``sort``, in reverse if it is already sorted by ``sort``."""
+        """Return the URL of the list sorted by ``sort``, reversed if the list already has this order."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 
@@ -639,7 +638,7 @@ def _csv_row(row: KeyRow) -> Sequence[str]:
 
 
 def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
-    """Return a CSV file that is sent page by page. No cell can run as a formula in a spreadsheet.
+    """Return a CSV file that is sent page by page, without cells that a spreadsheet runs as formulas.
 
     If reading a page fails, the connection is closed, so that the browser reports an incomplete download.
     """
@@ -675,8 +674,8 @@ def next_after(
 ) -> KeyRow | None:
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    If a decision has removed ``key`` from the default list, ``since`` (the key's start time) determines the
-    key's former place. In any other list, ``noted`` is the key that was next before the decision.
+    After a decision has removed ``key`` from the default list, the key's start time ``since`` determines its
+    former position. In any other list, ``noted`` is the key that was next before the decision.
     """
     choice = choice or Choice()
     listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)
@@ -692,10 +691,10 @@ def next_after(
 
 
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
-    """Return the rows that match ``text``, ignoring case, oldest first.
+    """Return the rows that match ``text``, oldest first. The search ignores case.
 
-    If any row has the id ``text``, return the rows with the id. Otherwise, return the rows whose key contains
-    ``text``, or whose exact amount is ``text``, with or without the currency.
+    If ``text`` is the id of any rows, return these rows. If ``text`` is no row's id, return the rows whose
+    key contains ``text``, or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts
@@ -731,7 +730,7 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
 def _exchanged(
     rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
 ) -> list[KeyRow]:
-    """Return a sorted copy of the sorted ``rows`` in which ``new`` replaces ``old``."""
+    """Return a copy of the sorted ``rows`` without ``old``, and with ``new`` at its sorted position."""
     left = rows.copy()
     if old is not None and (place := _place(left, old, choice)) is not None:
         del left[place]
@@ -741,13 +740,13 @@ def _exchanged(
 
 
 def _place(rows: list[KeyRow], row: KeyRow, choice: Choice) -> int | None:
-    """Return the index of ``row`` in the sorted ``rows``; None if the filters have excluded it."""
+    """Return the index of ``row`` in the sorted ``rows``, or None if ``rows`` does not contain it."""
     begin, end = (_edge(rows, row, choice, after=after) for after in (False, True))
     return next((place for place in range(begin, end) if rows[place] is row), None)
 
 
 def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> int:
-    """Return the index of the first row that sorts like ``row``; if ``after``, the index after the last."""
+    """Return the first index or, if ``after``, the last index at which ``row`` can be inserted in order."""
     begin, end, value = 0, len(rows), choice.value
     if choice.sort == "amount":
         begin, end = (find(rows, row.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))

@@ -1,4 +1,4 @@
-"""The pages that show the list, a key and its parties, and the texts and templates of all pages."""
+"""The pages for the list, a key and its parties, and also the texts and templates of all pages."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ class Views:
         return await key_page(self._shared, operator_at(request), view, done=done, listed=request.query)
 
     async def find(self, request: web.Request) -> web.Response:
-        """Redirect to the key that was searched for, or to a list of the keys that match the text.
+        """Redirect to the key that equals the search text, or to a list of the keys that match it.
 
         URLs are stored in logs, so they never contain the search text: a hold reference may be an account
-        number, and an amount with a day identifies a payment. Instead, the URL of the result contains the
-        keys that were found. Therefore, the browser can go back to the result, a colleague can open it, and
-        no process has to store the search.
+        number, and an amount with a day identifies a payment. The URL of the result contains the keys that
+        were found. The browser can therefore go back to the result, and a colleague can open it in any
+        process.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -150,7 +150,7 @@ class Views:
         raise web.HTTPSeeOther(address(view.key))
 
     async def found(self, request: web.Request) -> web.Response:
-        """Return a list of the keys in the URL, with links to those that no longer need attention."""
+        """List the keys in the URL, with only a link for those that no longer need attention."""
         wanted = set(request.query.getall("key", [])[:PER_PAGE]) - {FOUR_EYES}
         rows = [row for row in found_by_text(await self._shared.cache.shown(), "") if row.key in wanted]
         ended: list[str] = []
@@ -179,7 +179,7 @@ class Views:
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
-        """Return a page with a list. Warn if the list is empty because all keys belong to other scopes."""
+        """Return a page with a list. If the list is empty, warn about keys in other scopes."""
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
@@ -191,7 +191,7 @@ class Views:
         )
 
     async def parties(self, request: web.Request) -> web.Response:
-        """Record the access to a key's parties, and return the key's page with them."""
+        """Record that the operator views a key's parties, and return the key's page with the parties."""
         operator = operator_at(request)
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden
@@ -219,7 +219,7 @@ class Views:
 
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
-    """Return how many proposals the operator may approve, and how many proposals the operator has made."""
+    """Return how many proposals the operator may approve, and how many the operator has made."""
     totals = snapshot.totals
     mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
     others = totals.proposals.total() - mine
@@ -227,7 +227,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a list of the first few ``keys``. ``is_partial`` means that more keys may exist."""
+    """Return the URL of a page that lists the first ``keys``. ``is_partial``: whether more may exist."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -334,7 +334,7 @@ class PageStyle:
 
     @property
     def sheet(self) -> str:
-        """The style sheet. The band's text is black or white, whichever has more contrast."""
+        """The style sheet. The band's text is black or white, for the best contrast."""
         if self.colour is None:
             return _STYLE
         parts = [int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -345,10 +345,10 @@ class PageStyle:
 
 
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
-    """Return a key's links to the bank's own order search, each with the values that it contains.
+    """Return a key's links to the bank's own order search, each with the values in its URL.
 
-    The list is empty if the record lacks a value for a placeholder in the template ``link``. A value that
-    consists only of dots is skipped, because a browser would treat it as a relative path.
+    If the record lacks a value for a placeholder in ``link``, there are no links. A value that consists only
+    of dots is skipped, because a browser would treat it as a relative path.
     """
     if link is None:
         return []
@@ -431,7 +431,7 @@ _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
-"""The template's values for a key's page after no form was refused."""
+"""The template's values for a key's page if no form was refused."""
 
 
 async def key_page(
@@ -479,7 +479,7 @@ async def key_page(
 async def _following(
     shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
 ) -> dict[str, Any]:
-    """Return the list that the operator came from, and its next key.
+    """Return the list from which the operator came, and the next key in it.
 
     If the filtered list contains no other key, take the next key from the list of all keys.
     """
@@ -651,9 +651,9 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the text that confirms the change ``name``, or None if the history lacks the change.
+    """Return the text that confirms the change ``name``, or None if it is not in the history.
 
-    The history is checked because a URL may be forged.
+    A forged URL may name any change, so the history is checked.
     """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
@@ -717,7 +717,7 @@ def problem_text(error: Exception) -> str:
 
 
 def field_of(error: ValueError) -> str | None:
-    """Return the form field that caused an error, or None if the key itself caused it."""
+    """Return the form field that an error refers to, or None if it refers to none."""
     name = str(error).partition(": ")[0]
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
@@ -728,7 +728,7 @@ def name_of(key: str) -> str:
 
 
 def did(step: HistoryEvent) -> tuple[str, str | None]:
-    """Return a description of a history line, in the words of the forms, and its reason."""
+    """Return a history line's description, in the same words as the forms, and its reason."""
     if (proposed := proposed_in(step)) is not None:
         return f"proposed: {proposed[0]}", proposed[1]
     return _MOVES.get(step.move, step.move), step.reason
@@ -760,7 +760,7 @@ def _read(name: str) -> str:
 
 
 def marked(text: str) -> str:
-    """Return ``text`` in which a mark such as ``[U+202E]`` replaces each invisible character."""
+    """Return ``text`` with each invisible character replaced by a mark such as ``[U+202E]``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -770,7 +770,7 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Wrap external text in an element that prevents it from changing the direction of other text."""
+    """Wrap external text in an element, so that it cannot change the direction of other text."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 

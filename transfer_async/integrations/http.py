@@ -1,21 +1,25 @@
-"""HTTP responses for the callers of a bank's payment service, one for each outcome of ``create_order``.
+"""HTTP responses with which a bank's payment service reports the outcomes of ``create_order``.
 
 This module needs no web framework and no extra. Pass ``status``, ``body`` and ``headers`` to your framework.
 
-| status | when | what the caller may do |
-| ---: | --- | --- |
-| 201 | the order exists | continue |
-| 202 | unknown: the order may exist | request the URL in ``ask``; never pay again with another key |
-| 409 | another call is using this key | request the URL in ``ask``, or retry after ``Retry-After`` seconds |
-| 422 | refused, and a retry would also be refused; there is no order | correct the payment |
-| 500 | never sent, because the payment service is configured wrongly | report it to the bank |
-| 503 | never sent, or refused for a temporary reason | repeat the request with the same key |
+======  ==================================================  =======================================
+status  when                                                what the caller may do
+======  ==================================================  =======================================
+201     the order exists                                    continue
+202     unknown: the order may exist                        request the URL in ``ask``; never pay
+                                                            again with another key
+409     another call is using this key                      request the URL in ``ask``, or retry
+                                                            after ``Retry-After`` seconds
+422     refused, also on a retry; there is no order         correct the payment
+500     never sent: the payment service is misconfigured    report it to the bank
+503     never sent, or refused for a temporary reason       repeat the request with the same key
+======  ==================================================  =======================================
 
 The status of an unknown outcome is 202, not 500 or 504. Programs, proxies and people would treat 500 and 504
 as failures, and pay again.
 
-If the transfer service refuses the bank's token (401), the status is 503. The caller cannot correct the
-token, there is no order, and the same request may succeed once the bank has a valid token.
+If the transfer service refuses the bank's token (401), the status is 503: there is no order, and the caller's
+request may succeed once the bank has corrected its token.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ class HTTPResponse:
     Args:
         status: the status code.
         body: the JSON object, which contains no personal data and no text from the transfer service.
-        headers: the header ``Retry-After`` if the caller should repeat the request, otherwise none.
+        headers: ``Retry-After`` for the statuses 202, 409 and 503, otherwise none.
     """
 
     status: int
@@ -64,13 +68,13 @@ class HTTPResponse:
 
 
 def response_to(result: Order | TransferError, *, key: str, ask: str = "/payments/{key}") -> HTTPResponse:
-    """Return the response to the caller that requested the payment ``key``.
+    """Return the response to a caller that requested the payment ``key``.
 
     Args:
         result: the order that ``create_order`` returned, or the error that it raised.
         key: the payment's key.
-        ask: the path or URL at which your service returns `response_for_record`. ``{key}`` is replaced by the
-            key, percent-encoded.
+        ask: the path or URL at which your service returns `response_for_record`. The percent-encoded key
+            replaces ``{key}``.
     """
     if isinstance(result, Order):
         body = {"key": key, "outcome": "created", "order_may_exist": True, "order_id": result.id}
@@ -116,12 +120,12 @@ def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
 
 
 def _is_refusal_of_this_call_only(error: TransferError) -> bool:
-    """Return whether the call was refused although an order for the same key may exist."""
+    """Return whether the call was refused, although an order for the key may exist."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 
 def _fails_until_changed(error: TransferError) -> bool:
-    """Return whether the same request would fail again until the caller changes it."""
+    """Return whether the request cannot succeed unless the caller changes it."""
     if isinstance(error, (InvalidOrder, KeyConflict)):  # in every state of the key
         return True
     if error.order_may_exist:

@@ -196,7 +196,7 @@ def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | Pos
 
 
 def seal_from_env() -> Seal | None:
-    """Return a `KeySeal` with the keys in the file that ``TRANSFER_SEAL`` names, or None if it names none.
+    """Return a `KeySeal` from the file that ``TRANSFER_SEAL`` names, or None if the variable is not set.
 
     Raises:
         ValueError: the file cannot be read, or its contents are invalid.

@@ -1,8 +1,8 @@
-"""Implements ``audit`` for durable journals: lists people's actions on all keys, newest first.
+"""Implements ``audit`` for durable journals: it lists people's actions on all keys, newest first.
 
-The history table has no index on the person's name. The audit therefore reads the whole history once, one
-range of line ids at a time. The audit caches the id, scope, person and time of the few history lines that
-name a person. Later audits read only the newest lines from the store.
+The history table has no index on the person's name, so the first audit reads the whole history, one range of
+line ids at a time. Audits cache the id, scope, person and time of the few lines that name a person. Later
+audits read only the newest lines from the store.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Query = Callable[..., Awaitable[list[Any]]]
 class AuditStatements:
     """The SQL statements of the audit.
 
-    The statements for SQLite and PostgreSQL differ only in the arguments of this class.
+    The arguments contain all differences between SQLite's and PostgreSQL's statements.
 
     Args:
-        keys: the table of entries with the alias ``k``, joined with the table of scopes if there is one.
+        keys: the table of entries with the alias ``k``, joined with the table of scopes if that exists.
         history: the table of history lines.
         scope: the column that contains the scope's name.
         members: the SQL function that returns the elements of a JSON array as rows.
@@ -69,7 +69,7 @@ class AuditStatements:
 
 
 class _Range:
-    """The lines that name a person, in one range of the history.
+    """The lines in one range of the history that name a person.
 
     Args:
         rows: a tuple (id, scope, person, time) for each line, newest first.
@@ -87,7 +87,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids less than ``below`` of the matching lines (see `Journal.audit`), newest first."""
+        """Return the ids of all matching lines with an id less than ``below``, newest first."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []
@@ -104,7 +104,7 @@ class _Range:
 
 
 class Audit:
-    """Finds the history lines that name a person, and caches the lines it has read.
+    """Finds the history lines that name a person, and caches them.
 
     Args:
         query: runs a statement on the store.
@@ -155,9 +155,9 @@ class Audit:
         return await self._lines(ids), str(below) if below > first else ""
 
     async def _read(self, number: int, *, last: int) -> _Range:
-        """Read a range, and cache it if no more lines can be added to it.
+        """Read a range, and cache it unless lines may still be added to it.
 
-        A transaction in progress may still commit a line whose id is slightly lower than the newest id.
+        A transaction in progress may commit a line with a slightly lower id than the newest line's.
         """
         rows = await self._query(self._sql.people, number * SPAN, (number + 1) * SPAN)
         made = _Range(rows)

@@ -1,9 +1,8 @@
-"""The base class of durable journals, which writes concurrent transitions in a single commit.
+"""The base class of durable journals, which combines concurrent transitions in one commit.
 
-This module queues transitions and decides on them; a subclass stores them. New transitions wait while a
-commit is being written, and then share the next commit. Under load, commits therefore become larger. A commit
-starts only after a short wait for more transitions, for example from callers whose previous transition has
-just been committed.
+This module queues transitions and decides on them; a subclass stores them. Transitions that arrive during a
+commit share the next one, so commits become larger under load. Before each commit, the journal waits briefly
+for more transitions, for example from callers whose previous transition has just been committed.
 """
 
 from __future__ import annotations
@@ -75,11 +74,11 @@ QUIET_TURNS = 2
 """A commit starts after this many iterations of the event loop without a new transition."""
 
 PRUNE_BATCH = 1000
-"""The maximum number of keys deleted in one transaction. Other writers can write between two of them."""
+"""The maximum number of keys deleted in one transaction. Other writers can write between transactions."""
 
 
 class Queries(Protocol):
-    """The SQL statements for reading. The statements take the same parameters in every back end."""
+    """The SQL statements that read, with the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -121,7 +120,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write the transitions until all are durable; pass each durable one to `_settle`.
+        """Load, decide and write the transitions until all are durable, and then call `_settle`.
 
         The store must be open.
         """
@@ -132,7 +131,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether the store itself raised ``error``, in which case every transition would fail."""
+        """Return whether the store raised ``error``, so that every other transition would fail too."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -161,20 +160,20 @@ class DurableJournal(abc.ABC):
     ) -> list[tuple[str, EntryRow]]:
         """Return one page of `Journal.work`, limited to keys whose body matches the SQL pattern ``body``.
 
-        A key is left out if its lease is valid at the time ``at``, by default now.
+        Keys whose lease is valid at the time ``at``, by default now, are omitted.
         """
 
     @abc.abstractmethod
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
-        """Return one page of the keys whose history contains ``move``, and the ``after`` for the next page.
+        """Return a page of the keys whose history contains ``move``, and the ``after`` for the next page.
 
-        A page may be empty. An empty ``after`` marks the end.
+        Even an empty page may be followed by more pages; an empty ``after`` marks the end.
         """
 
     # --- for callers ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the journal now, so that errors are raised here and not on first use."""
+        """Open the journal immediately, and raise any error here rather than on first use."""
         was_open = self._bound_to is not None
         self._bind_to_loop()
         self._closed = False
@@ -223,7 +222,7 @@ class DurableJournal(abc.ABC):
             return await planned(store, self._name)
 
     async def upgrade(self, plan: Upgrade | None = None) -> Upgrade:
-        """Upgrade the journal, with all its scopes, from an older format to this version's format.
+        """Upgrade the journal, including all scopes, to the format of this version.
 
         First stop every program that uses the journal. After the upgrade, programs of the older version can
         no longer write to the journal. An upgrade cannot be undone. The upgrade runs in one transaction: if
@@ -265,7 +264,7 @@ class DurableJournal(abc.ABC):
         return await wanted.result
 
     def _start_runner(self) -> None:
-        """Start a runner, unless one is gathering transitions or the maximum number is already active."""
+        """Start a runner, unless one is gathering transitions or all permitted runners are active."""
         if self._waiting and self._gathering is None and len(self._runners) < self._concurrent_commits:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
@@ -315,11 +314,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are returned in the order of their history lines."""
+        """See `Journal`. The keys are in the order of their history lines."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are returned in the order of their history lines."""
+        """See `Journal`. The keys are in the order of their history lines."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -408,9 +407,9 @@ class DurableJournal(abc.ABC):
     async def _gather(self) -> None:
         """Wait until no more transitions arrive, but no longer than the last commit took.
 
-        A caller whose transition has just been committed usually makes its next transition soon. If the
-        runner did not wait, two groups of callers would alternate, each with its own commit. Alternating
-        groups would need twice as many commits, which matters on a slow disk.
+        A caller whose transition has just been committed usually makes its next transition soon. Without the
+        wait, two groups of callers would alternate and need twice as many commits, which matters on a slow
+        disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -446,7 +445,7 @@ class DurableJournal(abc.ABC):
                 pending.result.set_result(result)
 
     async def _warn_of_new_scopes(self, scopes: set[str]) -> None:
-        """Warn once if a scope has no keys but other scopes do: the service's address may have changed."""
+        """Warn once if only other scopes contain keys, because the service's address may have changed."""
         self._scopes_seen |= scopes
         for scope in scopes:
             known: list[str] = []
@@ -502,8 +501,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If a commit
-            may have succeeded, the token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. After such an
+            attempt, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -523,9 +522,9 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to write: it replaces the stored entry whose token is ``known``; with None, it is new.
+    """An entry to write. It replaces the entry with the token ``known``, or is new if ``known`` is None.
 
-    The intent and the reply are large, so each of them is written only if it has changed.
+    The intent and the reply are large, and are written only if they have changed.
     """
 
     place: RecordId
@@ -545,7 +544,7 @@ class _Held(msgspec.Struct):
 
 
 class WriteCache:
-    """Caches the entries that this process wrote most recently, so that they need not be read again.
+    """Caches the entries that this process wrote last, so that they need not be read again.
 
     A cached entry is valid while the stored entry has the same token.
     """
@@ -559,7 +558,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry, unless no work is left for it: it is then rarely needed again."""
+        """Cache a committed entry if work is left for it, because other entries are rarely needed again."""
         if is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -572,10 +571,8 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order. The keys include the scope's own entry if a person decides
-            alone.
-        is_committing: whether the commit has been sent. Once the commit has been sent, it may succeed even if
-            sending it raises an error.
+        places: the keys to load, in order, including the scope's own entry if a person decides alone.
+        is_committing: whether the commit has been sent. A sent commit may succeed even if an error is raised.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -613,11 +610,11 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual-control rule this transaction reads, and whether it may change the rule.
+        """For each scope whose dual-control rule this transaction reads, whether it may change the rule.
 
-        Before the rule is first stored, there is no row to lock. A back end with concurrent transactions
-        therefore needs another lock, which prevents a change of the rule while other transactions depend on
-        it.
+        A back end with concurrent transactions needs a lock that prevents changes to the rule while other
+        transactions depend on it. A row lock is not enough, because no row exists before the rule is first
+        stored.
         """
         changed = {pending.place[0] for pending in self.wanted if pending.place[1] == FOUR_EYES}
         return {scope: scope in changed for scope, key in self.places if key == FOUR_EYES}
@@ -628,10 +625,7 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token or None.
-
-        If the store contains the same token, the row need not be read.
-        """
+        """Return the cached entry's token, or None. A stored row with the same token need not be read."""
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
@@ -640,7 +634,7 @@ class Transaction:
         Args:
             place: the scope and key.
             token: the stored entry's token, or None if no entry is stored.
-            row: the stored row, or None if no entry is stored or the cached entry has the same token.
+            row: the stored row; None if no entry is stored, or if the cached entry has the same token.
         """
         entry = None
         if row is not None:
@@ -670,11 +664,11 @@ class Transaction:
                 self.writes.append(_write(place, held, now, self._seal))
 
     def decide_optimistically(self, now: float) -> None:
-        """Decide as if the store contained the cached entries and no others.
+        """Decide as if the store contained only the cached entries.
 
         The results are valid only if the entry that each `Write` replaces still has the expected token.
-        Skips transitions that would be rejected, would write nothing, or depend on other keys: these must be
-        decided from the stored state.
+        Transitions that would be rejected, would write nothing, or depend on other keys are skipped, because
+        they must be decided from the stored state.
         """
         for place in self.places:
             self.load(place, self.known_token(place), None)
@@ -684,7 +678,7 @@ class Transaction:
         self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
-        """Drop the transitions, results, writes and steps of all keys that are not in ``places``."""
+        """Keep only the transitions, results, writes and steps of the keys in ``places``."""
         decided = zip(self.wanted, self.results, strict=True)
         kept = [(pending, result) for pending, result in decided if pending.place in places]
         self.wanted, self.results = [pending for pending, _ in kept], [result for _, result in kept]

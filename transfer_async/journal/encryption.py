@@ -1,4 +1,4 @@
-"""Encryption of personal data in a journal, so that the database and its backups reveal no names.
+"""Encryption of personal data in a journal, so that databases and backups do not reveal names.
 
 The order, its beneficiary and the service's reply are encrypted. Each ciphertext is bound to the scope and
 key of its record, and to the intent or the order. A ciphertext that is copied to another key cannot be
@@ -28,11 +28,11 @@ _NONCE_BYTES = 12
 
 
 class DoesNotOpen(Exception):
-    """A ciphertext cannot be decrypted. The error message gives the reason, but never any contents."""
+    """Raised if a ciphertext cannot be decrypted. The message contains the reason, but no data."""
 
 
 class SealFailed(Exception):
-    """A seal returned a value of the wrong type, or raised an unexpected error (``__cause__``)."""
+    """Raised if a seal returned a value of the wrong type, or raised an unexpected error (``__cause__``)."""
 
 
 class Seal(Protocol):
@@ -52,7 +52,7 @@ class Seal(Protocol):
         """Decrypt a text.
 
         Raises:
-            DoesNotOpen: the ciphertext was modified, or was encrypted with another key or for another owner.
+            DoesNotOpen: the text was modified, or was encrypted with another key or for another owner.
         """
         ...
 
@@ -64,8 +64,8 @@ class KeySeal:
 
     Args:
         keys: a mapping from ids to keys, which are 32 bytes long. An id consists of 1 to 32 letters, digits,
-            ``.``, ``_`` or ``-``, and is stored with each ciphertext. Keep a key as long as any stored data
-            is encrypted with it.
+            ``.``, ``_`` or ``-``, and is stored with each ciphertext. Keep each key until no stored data is
+            encrypted with it.
         current: the id of the key that encrypts new data. All keys can be used for decryption.
 
     Raises:
@@ -181,12 +181,12 @@ RecordId = tuple[str, str]
 
 
 def owner_of(kind: str, name: str, place: RecordId | None) -> str:
-    """Return the owner that a ciphertext is bound to. ``name`` is the id of an intent or an order."""
+    """Return the ``owner`` for a `Seal`. ``name`` is the id of an intent or an order."""
     return name if place is None else json.dumps([kind, *place, name])
 
 
 def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
-    """Decrypt a ciphertext. ``formerly`` is the owner to which earlier versions bound the ciphertext.
+    """Decrypt a ciphertext. Earlier versions used ``formerly`` as the owner.
 
     Raises:
         DoesNotOpen: the ciphertext cannot be decrypted, or there is no seal.
@@ -202,7 +202,7 @@ def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
 
 
 def sealed_reply(seal: Seal, reply: bytes, order_id: str | None, place: RecordId | None) -> bytes:
-    """Encrypt the service's reply, bound to its key and order."""
+    """Encrypt the service's reply, and bind the ciphertext to the key and the order."""
     return seal.sealed(reply, owner=owner_of("reply", order_id or "", place)).encode()
 
 

@@ -1,4 +1,4 @@
-"""The in-memory journal. The records of an in-memory journal are lost when the process ends."""
+"""The in-memory journal, whose records are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class MemoryJournal:
     """A journal in memory that stores at most ``max_keys`` keys.
 
     A key in the claimed, sending or in-doubt state, or with a pending undo, is never deleted. A key that the
-    client generated is deleted once no work is left for it, unless the caller may have learned the key from
-    an error and an order may exist. Other keys without work left are kept for ``keep``, or until the space is
-    needed for newer keys. Several threads may share one journal, each with its own event loop. A process that
-    is forked after the first write cannot record transitions in its copy of the journal, because the copy
-    would miss the parent's later writes.
+    client generated is deleted as soon as no work is left for it, unless an order may exist and an error may
+    have shown the key to the caller. Any other key for which no work is left is kept for ``keep``, or until
+    newer keys need the space. Several threads may share one journal, each with its own event loop. After a
+    fork, the child process cannot write to its copy of a used journal, because the copy lacks the parent's
+    later writes.
 
     Args:
-        max_keys: the maximum number of keys, whatever their state.
-        keep: how long to keep a key without work left, in seconds or as a ``timedelta``.
+        max_keys: the maximum number of keys in all states.
+        keep: how long to keep a key for which no work is left, in seconds or as a ``timedelta``.
         clock: the clock for leases. A client that creates its own journal passes the client's clock.
     """
 
@@ -267,7 +267,7 @@ class MemoryJournal:
         return found, ""
 
     def _until(self, place: _Place, step: HistoryEvent) -> list[HistoryEvent]:
-        """Return a key's history up to ``step``; empty if the history no longer contains ``step``."""
+        """Return a key's history up to ``step``, or nothing if the history no longer contains ``step``."""
         steps = self._steps.get(place, [])
         at = next((number for number, item in enumerate(steps) if item is step), -1)
         return steps[: at + 1]
@@ -284,10 +284,10 @@ class MemoryJournal:
 
 
 def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
-    """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
+    """Return whether a caller or a slow sender may use the key again after ``move`` has ended its entry.
 
     If the client generated the key, the caller learns the key only from an error. If an order may exist after
-    that error, the key must be kept: a deleted key is free, so the caller could use it to pay again.
+    that error, the key must be kept, because the caller could pay again with a deleted key.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True

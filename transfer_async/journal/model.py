@@ -57,7 +57,7 @@ AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
 """The states in which a worker is using the key, or the key is in doubt."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
-"""The other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
+"""All other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
 
 
 class Rejection(enum.Enum):
@@ -110,15 +110,16 @@ class Ending:
 
     @property
     def is_final(self) -> bool:
-        """Whether the service refused the order, and would refuse the same order again."""
+        """Whether the service refused the order and would refuse it again."""
         return self.outcome is Outcome.REFUSED and is_final_no(self.error, self.status)
 
 
 @frozen(kw_only=True)
 class OutboxEntry:
-    """A pending notification that an order, first published as unknown, was resolved or refuted.
+    """A notification to publish: an order whose outcome was unknown has been resolved or refuted.
 
-    If ``error`` is `SUSPECTED`, the sender's result contradicts the recorded result: two orders may exist.
+    If ``error`` is `SUSPECTED`, two orders may exist, because the sender's result contradicts the recorded
+    one.
     """
 
     intent_id: str
@@ -151,8 +152,7 @@ class Unread:
         kept: the whole stored record, unchanged.
         hooks: the hooks to undo if the intent ends in a definite failure.
         earlier_hooks: the hooks of earlier intents that still have to be undone.
-        is_sealed: whether the record is intact, but encrypted with an encryption key that this process does
-            not have.
+        is_sealed: whether the record is intact, but this process lacks its encryption key.
     """
 
     why: str
@@ -206,39 +206,38 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     Args:
         state: see `KeyState`.
-        fingerprint: the digest of the order that the key is, or was last, bound to.
+        fingerprint: the digest of the order to which the key is bound, or was last bound.
         intent_id: the id of the current intent.
-        intent: the intent, kept until the key is free or the service's response with the order is recorded.
-            If only the order's id is recorded, the intent is kept, because the id may be withdrawn.
+        intent: the intent; None once the key is free or the service's response with the order is recorded. If
+            only the order id is recorded, the intent is kept, because the id may be withdrawn.
         client_made: whether the client generated the key.
-        epoch: how many times this intent has been claimed. A take-over increments the number.
+        epoch: how many times this intent has been claimed, including take-overs.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
         claimed_at: when this intent was first claimed.
         lease_until: when the lease of the worker that uses the key expires.
         receipts: the receipts that the hooks returned, by hook name.
         held: the reference of a hold that the bank itself placed.
-        attempt: the token of the attempt that may send requests or may have sent them.
-        sent_until: the time after which this attempt sends no more requests. A process that is stopped
-            (SIGSTOP, a paused machine) between its last check and the write may still send a request later;
-            see `sender_reported`.
+        attempt: the token of the attempt that may send, or may have sent, requests.
+        sent_until: the time after which this attempt sends no more requests, unless its process was stopped
+            (by SIGSTOP, for example) after its last check; see `sender_reported`.
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if it was received.
-        ending: the definite failure in which the last intent ended.
+        ending: the definite failure that ended the last intent.
         pending_undos: the pending undos, including those of earlier intents.
         notification_requested: whether the outcome of this intent was published as unknown, so that the final
             outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
         candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
-            attempts only if the sender itself reported the doubt.
-        unread: set if the record is corrupt. If ``unread`` is set, the other fields contain only the readable
-            part, and the key is not free, whatever its ``state``.
-        quarantined: corrupt records that were put into quarantine, unchanged.
+            attempts only if the sender reported the doubt.
+        unread: set if the record is corrupt. The other fields of a corrupt record contain only its readable
+            part, and its key is not free, whatever the ``state``.
+        quarantined: the key's corrupt records, unchanged, after they were put into quarantine.
         version: the number of the key's transitions, excluding look-ups, notes and `AcquireLease`.
         proposal: a person's proposal that is waiting for approval.
-        watcher: the person who last said that they are looking at the key. Valid for one version of the entry
-            only; read `watched_by` instead.
-        four_eyes: whether dual control is required, on the scope's own entry (`FOUR_EYES`); None on other
+        watcher: the person who last said that they are looking at the key. Read `watched_by` instead, because
+            a watcher is valid only for one version of the entry.
+        four_eyes: in the scope's own entry (`FOUR_EYES`), whether dual control is required; None in other
             entries.
         unknown_members: stored members that only a newer version of the package uses, as JSON. The members
             are written back unchanged, so that programs of both versions can share a journal.
@@ -284,8 +283,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
         A sender that has reported an unknown outcome sends nothing more.
 
-        If the sender did not report, its process may have ended, or may only be suspended. A stopped process
-        may still send the order when it continues.
+        If the sender did not report, its process may have ended, or may only be stopped, and may send the
+        order when it continues.
         """
         return self.cause is not None and self.cause.is_from_sender
 
@@ -300,7 +299,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         """Return the earliest time at which a refutation is accepted.
 
         Args:
-            settle_after: how long a sent request may still take effect, in seconds.
+            settle_after: the maximum number of seconds after which a sent request may still take effect.
             abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. If None,
                 ``settle_after`` always applies.
         """
@@ -310,7 +309,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the record could be read completely; false for a corrupt record."""
+        """Whether the whole record could be read."""
         return self.unread is None
 
     @property
@@ -320,18 +319,18 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_amendable(self) -> bool:
-        """Whether the order id can be amended, because it was not supplied by the service."""
+        """Whether the order id can be amended, because a person or ``resolve`` supplied it."""
         return self.state is KeyState.CREATED and self.reply is None and self.unread is None
 
 
 BLANK = Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
-"""An entry without contents, from which others are made: a copy takes half the time of a new entry."""
+"""A blank entry. New entries are copies of it, because a copy takes half as long to create."""
 
 
 def demands_four_eyes(entry: Entry | None) -> bool:
-    """Return whether the scope's own entry under `FOUR_EYES` requires dual control.
+    """Return whether ``entry``, the scope's own entry under `FOUR_EYES`, requires dual control.
 
-    A corrupt entry also requires dual control; otherwise, damaging the entry would disable the rule.
+    A corrupt entry requires dual control too, so that damage does not disable the rule.
     """
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
@@ -352,7 +351,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         entry: the entry after the transition. A rejection leaves the entry unchanged, except as described for
             ``found_doubt``.
         denial: the reason for the rejection, or None if the transition was made.
-        found_doubt: whether the transition was rejected and put the key in doubt, because an order may exist.
+        found_doubt: whether the rejection also put the key in doubt, because an order may exist.
         now: the time of the decision, in seconds on the journal's clock.
     """
 
@@ -363,7 +362,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def lease_left(self) -> float:
-        """The seconds until the entry's lease expires, on the journal's own clock."""
+        """The seconds until the entry's lease expires."""
         return max(0.0, self.entry.lease_until - self.now)
 
 
@@ -401,7 +400,7 @@ class Proposal:
         decision: see `Decision`.
         order_id: the order's id, for `RESOLVE` and `AMEND`. With `AMEND`, None puts the key back in doubt.
         by: the person who made the proposal.
-        reason: the evidence that the proposer gave.
+        reason: the evidence for the decision.
         at: the time of the proposal, in seconds on the journal's clock.
         undone: for `REFUTE`, whether the undos that recovery cannot run were done manually.
     """
@@ -421,8 +420,8 @@ class Watcher:
 
     Args:
         by: the person.
-        at: the time of the person's statement, in seconds on the journal's clock.
-        version: the version of the entry that the person is looking at, which may no longer be the latest.
+        at: when the person began to look at it, in seconds on the journal's clock.
+        version: the version of the entry that the person is looking at.
     """
 
     by: str
@@ -466,8 +465,8 @@ normalisation are omitted.
 def is_same_person(name: str, other: str) -> bool:
     """Return whether two names are equal or look the same to a reader.
 
-    A false negative would let one person with two names approve their own proposal. A false positive would
-    only prevent two people from approving each other's proposals.
+    If two names of one person counted as different, that person could approve their own proposal. The
+    opposite mistake only prevents two people from approving each other's proposals.
     """
     return not _comparable_forms(name).isdisjoint(_comparable_forms(other))
 

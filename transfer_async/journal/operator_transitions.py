@@ -45,12 +45,12 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token. If the entry contains a different token, the proposal is rejected.
+        attempt: the attempt's token. The proposal is rejected if the entry contains another token.
         order_id: the order's id, if the decision needs one.
         by: the person who makes the proposal.
-        said: the evidence that the person gives.
-        undone: whether the undos that recovery cannot run were done manually.
-        settle_after: for a refutation, how many seconds must have passed since the order could last have been
+        said: the person's evidence for the decision.
+        undone: whether people have completed the undos that recovery cannot run.
+        settle_after: for a refutation, the minimum number of seconds since the order could last have been
             sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
@@ -89,7 +89,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the proposal. It replaces any earlier proposal, and is void once the key changes again."""
+        """Record the proposal, which replaces any earlier one and becomes void when the key changes."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -117,7 +117,7 @@ class Withdraw(Move, frozen=True, kw_only=True):
 
 
 class Demand(Move, frozen=True, kw_only=True):
-    """Require dual control in this scope from now on. Creates the scope's own entry if there is none."""
+    """Require dual control in this scope from now on. Create the scope's own entry if necessary."""
 
     name: ClassVar[str] = "demand"
 
@@ -127,7 +127,7 @@ class Demand(Move, frozen=True, kw_only=True):
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
         """Add the rule to the scope's own entry. An existing rule is kept; a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
-            # The record is an order's, not the rule's.
+            # The record belongs to an order, not to the rule.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
         if entry is None or entry.unread is not None:
             before = entry or BLANK
@@ -213,7 +213,7 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the id. Keeps ``sent_until``, so that the wait before a refutation does not start again."""
+        """Remove the id. ``sent_until`` stays, so that the wait before a refutation does not start again."""
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
@@ -235,7 +235,7 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 class _WithoutChange(Move, frozen=True, kw_only=True):
     """Base class of transitions that only add a line to the history.
 
-    These transitions leave a pending proposal valid.
+    A transition of this kind leaves a pending proposal valid.
     """
 
     by: str
@@ -262,7 +262,7 @@ class Note(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Watch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that a person is looking at the key. The record is valid until the key's next change."""
+    """Record that a person is looking at the key. The record applies until the key changes."""
 
     name: ClassVar[str] = "watch"
 
@@ -289,8 +289,8 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    If the oldest lines were simply dropped, many look-ups or notes would displace the decisions. The newest
-    line is always kept.
+    Dropping look-ups and notes first prevents them from displacing the decisions. The newest line is always
+    kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

@@ -2,13 +2,12 @@
 
 The journal keeps no session state, so it also works behind a transaction-pooling proxy. All times come from
 the database's clock. When `move` returns, the commit is on disk and on the synchronous standbys. If the reply
-to a commit is lost, the journal looks up whether the commit succeeded.
+to a commit is lost, the journal finds out whether the commit succeeded.
 
-A worker usually knows the stored entry, because it has just written the entry itself or the key is new. A
-transition is therefore first decided optimistically, from the cached entry and an estimate of the server's
-time. If the entry and the estimate are correct, the transition is stored in one round trip. If the entry or
-the estimate is wrong, the transition is decided again in a database transaction that reads and locks the
-stored entry.
+Usually, the worker that makes a transition also wrote the stored entry, or the key is new. A transition is
+therefore first decided optimistically, from the cached entry and an estimate of the server's time, and needs
+one round trip if both are correct. If the entry or the estimate is wrong, the transition is decided again in
+a database transaction that reads and locks the stored entry.
 """
 
 from __future__ import annotations
@@ -84,10 +83,9 @@ class PostgresJournal(DurableJournal):
     Args:
         dsn: ``postgresql://user:password@host:port/database``, with special characters percent-encoded.
         schema: the schema of the tables. Missing tables are created if the database user has permission.
-        prepared: whether to prepare statements once per connection. By default, statements are prepared
-            unless there is a proxy between the journal and the server.
-        timeout: how long a transition waits for the database, including reconnections, in seconds or as a
-            ``timedelta``.
+        prepared: whether each connection prepares its statements once. By default, statements are prepared
+            unless the journal connects through a proxy.
+        timeout: the time limit of a transition, including reconnections, in seconds or as a ``timedelta``.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
@@ -216,10 +214,7 @@ class PostgresJournal(DurableJournal):
             await sessions.close()
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
-        """Run ``work``.
-
-        Retry while the database is unreachable or requests a retry, until the timeout.
-        """
+        """Run ``work``, and retry after errors for which `is_retryable` is true, until the timeout."""
         backoff = backoff or Backoff(self._timeout)
         async with asyncio.timeout_at(backoff.end):
             while True:
@@ -261,9 +256,9 @@ class PostgresJournal(DurableJournal):
             self._settle(await self._with_retries(decided, backoff=backoff))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
-        """Store the transitions whose cached entries equal the stored ones, and return the others.
+        """Store the transitions whose cached entries are current, and return all other transitions.
 
-        After any error, return all transitions; the transaction that follows finds out which of them were
+        After any error, return all transitions; the next transaction finds out which of the transitions were
         stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
@@ -282,7 +277,7 @@ class PostgresJournal(DurableJournal):
     async def _store_optimistically(
         self, session: Session, transaction: Transaction, now: float
     ) -> set[RecordId]:
-        """Store the writes with one statement, without a transaction if the session's defaults are safe."""
+        """Store the writes with one statement, in a transaction only if the session's defaults require it."""
         if session.has_safe_defaults:
             return await self._store(session, transaction, estimated_at=now)
         await session.execute(self._sql.begin)
@@ -304,7 +299,7 @@ class PostgresJournal(DurableJournal):
             await session.execute("COMMIT")
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
-        """Return the tokens of the transitions that were committed although the reply was lost."""
+        """Return the tokens of the transitions that an earlier attempt committed."""
         # The commit found must be durable, too. This write makes our own commit wait until it is.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
@@ -315,13 +310,13 @@ class PostgresJournal(DurableJournal):
         return committed
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
-        """Lock the scopes' dual-control rules. The lock is exclusive if a transition may change the rule."""
+        """Lock the scopes' dual-control rules, exclusively if a transition may change the rule."""
         for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
 
     async def _load(self, session: Session, transaction: Transaction) -> float:
-        """Lock and load every requested entry, and return the time on the journal's clock."""
+        """Lock and load the requested entries, and return the journal's time."""
         places = transaction.places
         known = [transaction.known_token(place) for place in places]
         ids = _columns(transaction.ids, 2)
@@ -339,10 +334,8 @@ class PostgresJournal(DurableJournal):
     ) -> set[RecordId]:
         """Store each write if the entry that it replaces is still in the store.
 
-        Return the scopes and keys of the stored writes.
-
-        ``estimated_at`` is the estimated server time of the decision, or None if the time came from the
-        server.
+        Return the scopes and keys of the stored writes. If ``estimated_at`` is given, the decision used this
+        estimated server time.
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
@@ -374,10 +367,7 @@ class PostgresJournal(DurableJournal):
                 raise
 
     def _time(self, database: float) -> float:
-        """Convert the database's time to the journal's time.
-
-        The journal's time is the database's time, except in tests, which override this method.
-        """
+        """Return the journal's time, which is the database's time unless a test overrides this method."""
         return database
 
     # --- reading --------------------------------------------------------------------------------
@@ -426,7 +416,7 @@ def _columns(rows: Any, width: int) -> list[list[Any]]:
 
 
 def _written(transaction: Transaction) -> tuple[str, str]:
-    """Return the writes and history lines as JSON, for `Statements.store`."""
+    """Return the writes and history lines as JSON parameters of `Statements.store`."""
     writes = []
     for write in transaction.writes:
         row = write.row
@@ -469,7 +459,7 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 class UpgradableTables(Upgradable):
     """A PostgreSQL journal of any version, opened for an upgrade.
 
-    The upgrade uses its own database session.
+    The upgrade uses a separate database session.
     """
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:

@@ -1,6 +1,6 @@
 """The SQL statements, retries and connections of the PostgreSQL journal.
 
-Parameters are strings, arrays of strings, and numbers, so asyncpg need not look up types on the server.
+All parameters are numbers, strings or arrays of strings, so asyncpg need not look up types on the server.
 Writes are passed as JSON, which is much faster than arrays, both in the client and in the server.
 """
 
@@ -60,9 +60,9 @@ class Statements:
     """All SQL statements for the tables in ``schema``.
 
     Args:
-        schema: the schema's name. Must be a plain identifier, because it is inserted into SQL statements.
-        idle: the maximum time for which a transaction of the journal may be idle, in seconds.
-        slack: the maximum error of the estimated time of an optimistic decision, in seconds.
+        schema: the schema's name, a plain identifier because it becomes part of SQL statements.
+        idle: how long a transaction of the journal may be idle, in seconds.
+        slack: the maximum error of the estimated time in an optimistic decision, in seconds.
     """
 
     def __init__(self, schema: str, *, idle: float, slack: float) -> None:
@@ -245,18 +245,19 @@ CREATE INDEX steps ON "{schema}".history (key_id);
 
 
 class Conflict(Exception):
-    """Another worker wrote between our read and our write, so the transaction must be repeated."""
+    """Raised if another worker wrote between the read and the write, so that a retry is needed."""
 
 
 class NotReplicated(Exception):
-    """A commit is on the primary only, because its wait for a synchronous standby was cancelled.
+    """Raised if a commit is only on the primary, because its wait for a synchronous standby was cancelled.
 
-    PostgreSQL reports the commit as successful, with a warning. After a failover, the commit would be lost.
+    PostgreSQL reports a commit without the standby as successful, with a warning, although a failover would
+    lose the commit.
     """
 
 
 class Backoff:
-    """The pauses between attempts to reach the database, and the total time limit."""
+    """Waits between attempts to reach the database, within a total time limit."""
 
     def __init__(self, seconds: float) -> None:
         self.end: float = asyncio.get_running_loop().time() + seconds
@@ -274,7 +275,7 @@ class Backoff:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return whether a retry may succeed: the server was unavailable, or two transactions conflicted."""
+    """Return whether a retry may succeed, for example because two transactions conflicted."""
     asyncpg = driver()
     return is_statement_name_error(error) or isinstance(
         error,
@@ -293,7 +294,7 @@ def is_retryable(error: Exception) -> bool:
 
 
 def is_statement_name_error(error: Exception) -> bool:
-    """Return whether a statement name is unknown or already in use, because a proxy switched connections."""
+    """Return whether a proxy has switched connections, so that a statement's name is unknown or in use."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     return isinstance(error, names)
@@ -328,10 +329,9 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether to prepare statements. Set ``prepares`` only if the server keeps prepared statements
-            for the connection.
-        has_safe_defaults: whether a statement outside a transaction runs with the transaction settings that
-            the journal needs.
+        prepares: whether to prepare statements, which the server must keep for the connection.
+        has_safe_defaults: whether the session's default transaction settings are those that the journal
+            needs.
     """
 
     def __init__(self, connection: Any, *, prepares: bool, has_safe_defaults: bool) -> None:
@@ -348,7 +348,7 @@ class Session:
         return bool(self._connection.is_closed())
 
     def note(self, _: object, message: Any) -> None:
-        """Record a warning from the server. asyncpg calls `note` before the statement's caller continues."""
+        """Record a warning from the server, which asyncpg passes to `note` before the statement returns."""
         # The message's text may be in any language.
         if getattr(message, "server_source_function", None) == "SyncRepWaitForLSN":
             self._is_unreplicated = True
@@ -357,16 +357,16 @@ class Session:
         """Run a statement that takes no parameters and returns no rows.
 
         Raises:
-            NotReplicated: the statement committed, but on the primary only.
+            NotReplicated: the statement committed, but only on the primary.
         """
         await self._connection.execute(sql)
         self._refuse_unreplicated()
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
-        """Return the rows of a query. A prepared query takes one round trip.
+        """Return the rows of a query, in one round trip if it is already prepared.
 
         Raises:
-            NotReplicated: the query committed, but on the primary only.
+            NotReplicated: the query committed, but only on the primary.
         """
         if self.prepares:
             statement = self._prepared.get(sql)
@@ -389,7 +389,7 @@ class Session:
         return found[0][0] if found else None
 
     def terminate(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._connection.terminate()
 
     async def close(self) -> None:
@@ -408,7 +408,7 @@ def _name_of(sql: str) -> str:
 class Sessions:
     """A pool of at most ``limit`` connections, opened on demand.
 
-    The connection that was used most recently is lent first.
+    The most recently used connection is lent first.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
@@ -418,7 +418,7 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """Lend a connection, and close it after an error that is not in ``unharmed_by``."""
+        """Lend a connection, and close it after any error that ``unharmed_by`` does not contain."""
         async with self._places:
             session = self._idle_session() or await self._connect()
             try:
@@ -455,7 +455,7 @@ class Sessions:
 
 
 class EstimatedServerClock:
-    """An estimate of the server's time. The error of the estimate is at most one round trip.
+    """Estimates the server's time, with an error of at most one round trip.
 
     The estimate advances with the event loop's clock. The estimate is corrected only when a response proves
     it wrong, so that later transitions usually receive later times.
@@ -465,11 +465,11 @@ class EstimatedServerClock:
         self._ahead = -math.inf  # no valid time before the first answer
 
     def update(self, server_time: float, *, asked: float) -> None:
-        """Correct the estimate with a time that the server has just returned.
+        """Correct the estimate, given a time that the server has just returned.
 
         Args:
             server_time: the server's time in seconds since 1970.
-            asked: the event loop's time at which the request was sent.
+            asked: when the request was sent, on the event loop's clock.
         """
         lowest, highest = server_time - asyncio.get_running_loop().time(), server_time - asked
         self._ahead = min(max(self._ahead, lowest), highest)

@@ -1,4 +1,4 @@
-"""The journal interface, the record of a key as callers see it, and a journal limited to one scope."""
+"""The journal interface, a journal limited to one scope, and the record of a key for callers."""
 
 from __future__ import annotations
 
@@ -40,15 +40,14 @@ A proposal is pending until the key changes. The transitions in `WITHOUT_CHANGE`
 class Journal(Protocol):
     """The interface of a journal, which stores intents and their outcomes.
 
-    The function `decide` accepts or rejects every transition.
+    The function `decide` accepts or rejects transitions.
 
-    Methods do not convert the errors of the underlying store. A transition is atomic, and its history line is
-    written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
+    Methods raise the errors of the underlying store unchanged. A transition is atomic, and its history line
+    is written in the same transaction. If ``durable`` is true, a transition is durable when `move` returns. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with the methods of `Journal`. The journal handles all transitions in
-    the same way: in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed
-    entry::
+    Your own journal can be any class with the methods of `Journal`. For every transition, the journal must
+    load the entry under a lock, call `decide`, and write the changed entry, in one transaction::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -61,38 +60,38 @@ class Journal(Protocol):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    Once a `Demand` for dual control has returned, a transition that one person makes alone may commit only if
-    `decide` was called with the rule. The requirement also applies to the first `Demand`, although there is
-    no row to lock yet.
+    After a `Demand` for dual control has returned, a transition that one person makes alone may commit only
+    if `decide` received the new rule. The requirement also applies to the first `Demand`, when no row exists
+    to lock.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
-    `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
-    defines the time before which a key's work must have ended if `prune` is to delete the key. All workers
-    use the store's clock. If the reply to a commit is lost, the journal may use the row's token to find out
-    the result. If the journal cannot find out the result, `move` raises an error, and the transition may or
-    may not have been made. Use `JournalContract` (in `transfer_async.testing.journal_contract`) to test a
-    journal.
+    `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `prune` may
+    delete only keys whose work ended before the time that `forgettable` returns. All times come from the
+    store's clock, which all workers share. If the reply to a commit is lost, the journal may look up the
+    row's token to find out the result. If the journal cannot find out the result, `move` raises an error, and
+    the transition may or may not have been made. Use `JournalContract` (in
+    `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
 
-    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
-      no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
-      service.
-    - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
-      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key,
-      and the time at which the last work for the key was done (or None).
-    - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
+    * ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
+      no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
+      the service.
+    * ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
+      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key, and the
+      time at which work on the key ended (or None).
+    * ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
       ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
       follow.
-    - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
+    * ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
       ``resolved``, all keys that have an order are read.
-    - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
+    * ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
       only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history, and then return fewer lines than ``limit``, or none, although more exist. Without
+      part of the history and return fewer lines than ``limit``, or none, although more exist. Without
       ``audit``, the operators' page cannot list decisions.
-    - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
+    * ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
     """
 
@@ -100,7 +99,7 @@ class Journal(Protocol):
     """Whether a transition that has returned survives a crash of the process."""
 
     async def __aenter__(self) -> Self:
-        """Open the journal. A journal that is not open yet opens itself on first use."""
+        """Open the journal. Opening is optional, because the journal opens itself on first use."""
         ...
 
     async def __aexit__(self, *exc: object) -> None:
@@ -112,18 +111,18 @@ class Journal(Protocol):
         ...
 
     async def now(self) -> float:
-        """Return the time in seconds on the journal's clock, which has an arbitrary zero point."""
+        """Return the time on the journal's clock, in seconds since an arbitrary time."""
         ...
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """Make a transition, and return the result of `decide`.
 
-        Return None if the transition needs an entry and there is none.
+        Return None if the transition needs an entry and the key has none.
         """
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the key's entry or None. In the entry of a corrupt record, ``unread`` is set."""
+        """Return the key's entry, or None. If the record is corrupt, ``unread`` is set in the entry."""
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
@@ -132,7 +131,7 @@ class Journal(Protocol):
         Args:
             scope: the scope of the keys.
             limit: the maximum number of keys.
-            after: return only keys that follow the given key in the journal's own, fixed order.
+            after: return only keys that follow this one in the journal's fixed order.
         """
         ...
 
@@ -149,7 +148,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Delete the keys whose work ended before ``before``, within the limits of `forgettable`.
+        """Delete the keys whose work ended before the time that `forgettable` returns for ``before``.
 
         A key that is in doubt or in use, or has a pending undo or notification, is never deleted.
 
@@ -164,14 +163,14 @@ KEPT = 86_400.0
 
 
 class NotToBeForgotten(ValueError):
-    """The time passed to `Journal.prune` is invalid."""
+    """Raised if the time passed to `Journal.prune` is invalid."""
 
 
 def forgettable(before: datetime, *, now: float) -> float:
-    """Return the time before which the work of a deleted key must have ended, at least a day before ``now``.
+    """Return the time before which work on a key must have ended for the key to be deleted.
 
     Args:
-        before: the requested time, which is returned if it is early enough.
+        before: the requested time, which is returned if it is at least a day before ``now``.
         now: the journal's time in seconds since 1970.
 
     Returns:
@@ -208,23 +207,23 @@ def checked_journal(given: object) -> Journal:
 
 @frozen(kw_only=True)
 class KeyRecord:
-    """The record of a key, as callers see it.
+    """The record of a key for callers.
 
-    If you place holds yourself, read the record before you place one.
+    If you place holds yourself, read a key's record before you place a hold for it.
 
     Args:
         state: the state of the key.
-        order: the order, if the service's response with it was recorded and can be read.
+        order: the order, if the service's response was recorded and can be read as an order.
         order_id: the order's id, if the order exists.
         receipts: the receipts that the hooks returned, by hook name, and the value of ``held=`` as
             ``"held"``.
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
-        last_outcome: `Outcome.CREATED` for a key in the created state, and `Outcome.UNKNOWN` for a key in
-            doubt. For a free key, it is the outcome of the last call, `Outcome.NOT_SENT` or
-            `Outcome.REFUSED`. None while a call is using the key.
-        readable: false if the stored record is corrupt. If ``readable`` is false, the other fields contain
-            only the readable part, and the key is not free.
+        last_outcome: `Outcome.CREATED` for a key in the created state, `Outcome.UNKNOWN` for a key in doubt,
+            and the last call's outcome for a free key: `Outcome.NOT_SENT` or `Outcome.REFUSED`. While a call
+            is using the key, ``last_outcome`` is None.
+        readable: false if the stored record is corrupt. The other fields of a corrupt record contain only its
+            readable part, and its key is not free.
     """
 
     state: KeyState
@@ -258,7 +257,7 @@ def _last_outcome(entry: Entry) -> Outcome | None:
 
 
 def order_on_record(entry: Entry) -> Order | None:
-    """Return the order from the recorded response; None if there is no readable response."""
+    """Return the order in the recorded response, or None if there is no readable response."""
     if entry.reply is None:
         return None
     try:
@@ -275,24 +274,24 @@ T = TypeVar("T")
 
 
 class KeyForgotten(JournalFailed):
-    """The journal no longer has the record of a key that this process wrote: it was pruned or evicted."""
+    """Raised if the journal no longer contains the record of a key that this process wrote."""
 
 
 class ScopedJournal(FrozenStruct, frozen=True):
-    """A journal's methods, limited to one scope. Converts the store's errors to `JournalFailed`.
+    """A journal limited to one scope, which converts the store's errors to `JournalFailed`.
 
     Args:
         store: the journal itself.
-        scope: the name of the service that the keys belong to.
+        scope: the name of the service to which the keys belong.
     """
 
     store: Journal
     scope: str
 
     async def open(self) -> None:
-        """Open the journal now, so that errors are raised here and not on first use.
+        """Open the journal immediately, and raise any error here rather than on first use.
 
-        Your own journal need not be opened if it has no ``__aenter__``.
+        Do nothing if the journal has no ``__aenter__``.
         """
         enter = getattr(self.store, "__aenter__", None)
         if enter is not None:
@@ -306,8 +305,8 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Args:
             key: the key.
             move: the transition.
-            certain: the call's outcome so far, which is set on the `JournalFailed` if the journal fails now.
-            order: the order to set on the `JournalFailed`, so that the caller does not lose the order.
+            certain: the call's outcome so far, for the `JournalFailed` error.
+            order: the order to attach to the `JournalFailed` error, so that the caller does not lose it.
 
         Raises:
             JournalFailed: the store raised an error, or the key's record is missing or corrupt.
@@ -340,13 +339,13 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """Return one page of `Journal.work`, including the keys whose lease has not expired.
 
-        A custom journal cannot list keys whose lease is valid.
+        For a custom journal, keys whose lease is valid are omitted.
         """
         listed = getattr(self.store, "_unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
 
     async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of the keys with a pending undo; empty if the journal cannot list them."""
+        """Return one page of the keys with a pending undo, or nothing if the journal cannot list them."""
         listed = getattr(self.store, "pending_undos", None)
         return [] if listed is None else await _read(partial(listed, self.scope, limit=limit, after=after))
 
@@ -368,7 +367,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return () if self.scope in found else tuple(found)
 
     async def orders(self, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
-        """Return one page of the orders that keys are bound to; see `Journal`.
+        """Return one page of the orders to which keys are bound; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list its orders.
@@ -392,7 +391,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
         """Return one page of the keys that have ever been resolved; see `Journal`.
 
-        If the journal cannot list its resolved keys, the pages contain all keys that have an order.
+        If the journal cannot list its resolved keys, return all keys that have an order.
         """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:
@@ -443,7 +442,7 @@ async def _read(
 
 
 def _without_record(verdict: TransitionResult | None) -> JournalFailed:
-    """Return the error for a key whose record is missing or cannot be read."""
+    """Return the error for a key whose record is missing or unreadable."""
     if verdict is None:
         return KeyForgotten("the journal no longer has a record of the key")
     unread = verdict.entry.unread
@@ -454,7 +453,7 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:
-    """Return ``error`` without secrets if it is a `JournalFailed`, else a `JournalFailed` chained to it."""
+    """Return ``error`` without secrets if it is a `JournalFailed`, else a `JournalFailed` caused by it."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause

@@ -1,4 +1,4 @@
-"""The stored format of durable journals: each entry is a row with a few searchable columns and a JSON body.
+"""The stored format of durable journals: a row of searchable columns and a JSON body for each entry.
 
 The intent and the service's reply have their own columns, because they are large, rarely change, and contain
 personal data. All times are in seconds since 1970.
@@ -65,11 +65,11 @@ class EntryRow(MutableStruct, eq=True):
 
     Args:
         state: see `KeyState`.
-        token: the token of the last transition; every write has a new token.
+        token: the token of the last transition. Every write stores a new token.
         order_id: the order's id, once the order exists; unique within a scope.
         due_at: when work on the entry becomes due, or None.
-        ended_at: when the last work on the entry was done, or None if work remains.
-        body: everything else, as JSON.
+        ended_at: when work on the entry ended, or None if work remains.
+        body: all other fields of the entry, as JSON.
         intent: the intent as JSON; None once it is no longer needed.
         reply: the order as the service sent it.
     """
@@ -94,7 +94,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent, which a journal with a seal stores only in encrypted form."""
+    """The personal data of an intent. A journal with a seal stores this data encrypted."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -163,10 +163,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """A stored record belongs to another key.
-
-    Running the undos of a misplaced record would release another key's hold.
-    """
+    """Raised if a stored record belongs to another key, because its undos would release that key's hold."""
 
 
 def row_of(
@@ -184,10 +181,9 @@ def row_of(
         entry: the key's entry.
         token: the token of the transition that writes the row.
         now: the time in seconds on the journal's clock.
-        with_intent: whether the intent is new. If the intent is not new, the row omits it, and the stored
-            intent is kept.
+        with_intent: whether the row contains the intent; if false, the stored intent does not change.
         seal: encrypts personal data, or None.
-        place: the scope and key to which encrypted data is bound.
+        place: the scope and key, to which encrypted data is bound.
     """
     intent, reply = entry.intent if with_intent else None, entry.reply
     return EntryRow(
@@ -203,12 +199,12 @@ def row_of(
 
 
 def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None = None) -> Entry:
-    """Convert a stored row to an entry. For a corrupt record, return its readable part with ``unread`` set.
+    """Convert a stored row to an entry. If the row is corrupt, return its readable part with ``unread`` set.
 
     Args:
         row: the stored row.
         seal: decrypts personal data, or None.
-        place: the scope and key under which the row was found. A record of another key counts as corrupt.
+        place: the scope and key under which the row was found. A record of a different key counts as corrupt.
     """
     try:
         body = _read_body(row.body)
@@ -252,7 +248,7 @@ def entries_of(
 ) -> list[tuple[str, Entry]]:
     """Convert stored rows to keys and entries.
 
-    A corrupt record is logged, and does not prevent the conversion of other records.
+    Corrupt records are logged, and do not prevent other records from being converted.
     """
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
@@ -280,7 +276,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` as a dict, which can be created faster than a `_Body`."""
+    """Return the members of a `_Body` as a dict, which is faster to create."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -380,7 +376,7 @@ def _undo_of(stored: _StoredUndo, seal: Seal | None, place: RecordId | None) -> 
 def _readable_part(
     row: EntryRow, why: str, seal: Seal | None, place: RecordId | None, *, is_sealed: bool = False
 ) -> Entry:
-    """Return the readable part of a corrupt record, which is enough to show and resolve the key.
+    """Return the readable part of a corrupt record, so that people can view and resolve the key.
 
     A key whose state cannot be read counts as in doubt, unless its pending undos show that it is free.
     """
@@ -431,7 +427,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the state: created if there is an order id, in doubt if the stored state is implausible."""
+    """Return the stored state: created if there is an order id, in doubt if the state is implausible."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value
@@ -575,12 +571,12 @@ class Upgrade:
 
     Args:
         found: the version before the upgrade.
-        version: the version after the upgrade, which is this program's. Equals ``found`` if no upgrade is
+        version: this program's version, which the upgrade produces; equal to ``found`` if no upgrade is
             needed.
         states: the number of keys in each state, across all scopes; empty if no upgrade is needed.
         unreadable: the number of keys whose record is corrupt. The upgrade does not change corrupt records.
-        users: the other connections to the database, including idle ones: their number, program and address.
-            Empty for SQLite, which cannot list connections.
+        users: the number, program and address of the other connections to the database, including idle ones;
+            empty for SQLite, which cannot list connections.
     """
 
     found: int
@@ -604,10 +600,10 @@ class Upgradable(abc.ABC):
 
     @abc.abstractmethod
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
-        """Return up to `PAGE` entries, without replies, whose row numbers are the next above ``after``."""
+        """Return the next entries, at most `PAGE`, with row numbers above ``after``, and without replies."""
 
     async def users(self) -> list[str]:
-        """Return the store's other users; the list is empty if the store cannot list them."""
+        """Return the store's other users, or an empty list if the store cannot list them."""
         return []
 
     @abc.abstractmethod
@@ -641,7 +637,7 @@ async def planned(store: Upgradable, what: str) -> Upgrade:
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Carry out ``plan``, by default the upgrade that the journal needs. Return the upgrade."""
+    """Carry out ``plan``, by default the upgrade that the journal needs, and return what was done."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan
@@ -651,7 +647,7 @@ async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrad
 
 
 async def _counted(store: Upgradable, found: int) -> Upgrade:
-    """Count the entries by state, and read each one to find corrupt records before anything is changed."""
+    """Count the entries by state, and read all of them to find corrupt records before any change."""
     states: Counter[str] = Counter()
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
@@ -676,7 +672,7 @@ def statements_from(version: int, schema: str) -> list[str]:
 
 
 def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None:
-    """Compare the counts after all statements, but before the commit, with the planned counts.
+    """Compare the counts with the planned counts, after the last statement and before the commit.
 
     Raises:
         JournalFailed: the counts differ.
@@ -689,7 +685,7 @@ def refuse_another_version(what: str, found: int | None) -> None:
     """Reject a journal whose version is not this program's.
 
     Raises:
-        JournalFailed: the journal has another version; the message names that version and says what to do.
+        JournalFailed: the journal has another version; the message contains that version and what to do.
     """
     if found == VERSION:
         return

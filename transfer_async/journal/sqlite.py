@@ -120,8 +120,8 @@ class SQLiteJournal(DurableJournal):
     Args:
         path: the path of the file. The file must be on a local disk, because SQLite's locks do not work on
             network file systems. A missing file is created, readable only by its owner.
-        timeout: how long to wait for other processes that are writing, in seconds or as a ``timedelta``.
-        clock: for tests, the clock whose ``utc`` is the journal's time.
+        timeout: how long to wait while another process is writing, in seconds or as a ``timedelta``.
+        clock: for tests; ``clock.utc`` returns the journal's time.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
@@ -175,7 +175,7 @@ class SQLiteJournal(DurableJournal):
             self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the journal's thread. Even a cancelled caller waits until ``work`` has ended."""
+        """Run ``work`` in the journal's thread. Even if cancelled, wait until ``work`` has ended."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
         done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)
@@ -222,7 +222,7 @@ class SQLiteJournal(DurableJournal):
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
-        """Run ``work`` on the open file. Check before and after that the journal's files are in place."""
+        """Run ``work`` on the open file, and check before and afterwards that the files are in place."""
         try:
             file = self._opened()
             file.refuse_if_moved()  # A write to another file would damage it.
@@ -267,7 +267,7 @@ class SQLiteJournal(DurableJournal):
 def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     """Return the result of ``work``, or the error that it raised.
 
-    A future cannot store some errors, for example `StopIteration`, and would then never be done.
+    The error is returned, because a future that received `StopIteration`, for example, would never be done.
     """
     try:
         return work(), None
@@ -346,7 +346,7 @@ class _File(OpenFile):
         return number
 
     def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
-        """Write the results with one call per statement, because each call waits for the GIL."""
+        """Write the results with a single call for each statement, because each call waits for the GIL."""
         if added := [write.place for write in transaction.writes if write.known is None]:
             [(last,)] = self.query(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}")
             ids.update((place, number) for number, place in enumerate(added, last + 1))
@@ -386,9 +386,9 @@ class _File(OpenFile):
     # --- reading --------------------------------------------------------------------------------
 
     def query(self, sql: str, *values: object) -> list[Any]:
-        """Return all rows, even if one contains damaged text that is not valid UTF-8.
+        """Return all rows, even if one contains text that is not valid UTF-8.
 
-        SQLite's own error would hide the other rows, and would reveal the whole text with its personal data.
+        SQLite would instead raise an error that contains the whole text with its personal data.
         """
         try:
             return self._db.execute(sql, values).fetchall()
@@ -440,7 +440,7 @@ _ADD_STEP = (
 
 
 def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Group keys or order ids by scope into JSON arrays, so that one statement per scope is enough."""
+    """Group keys or order ids into one JSON array per scope, for one statement per scope."""
     grouped: dict[str, list[str]] = {}
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)

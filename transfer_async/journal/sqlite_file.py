@@ -1,10 +1,10 @@
 """Creates and opens the journal's file, and checks that the file is still in place.
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
-therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
-file is only examined with ``stat``. A new file is created under another name and linked into place. If a
-process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
-prevent the loss of locks in a process that has loaded two copies of the library.
+therefore delays closing its own descriptors, and no other code in this process may open the file. This module
+only examines an existing file with ``stat``. A new file is created under another name and linked into place.
+If a process loads two copies of the SQLite library, each copy ignores the other's descriptors, and this
+module cannot prevent the loss of locks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Identity = tuple[int, int]
 
 
 class FileReplaced(JournalFailed):
-    """A file of the journal was moved, removed or replaced after the journal was opened."""
+    """Raised if a file of the journal was moved, removed or replaced after the journal was opened."""
 
 
 def identity(path: str) -> Identity | None:
@@ -48,10 +48,10 @@ def identity(path: str) -> Identity | None:
 
 
 def prepared_path(path: Path, *, make: bool) -> Path:
-    """Return the real path of a journal's file. If ``make`` is set, create a missing file.
+    """Return the real path of a journal's file. If ``make`` is true, create a missing file.
 
     Raises:
-        JournalFailed: there is no regular file at the path, or it must not be opened.
+        JournalFailed: the path is not a regular file, or the file must not be opened.
     """
     try:
         path.stat()
@@ -65,7 +65,7 @@ def prepared_path(path: Path, *, make: bool) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Create the file durably, readable only by its owner, unless another process creates it first."""
+    """Create the file durably, accessible only to its owner, unless another process creates it first."""
     fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -86,7 +86,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Reject a path without a regular file, and a file that other processes may open without its log."""
+    """Reject anything but a regular file, and a file that another process may open without its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")
@@ -113,7 +113,7 @@ def _remove_temporary_name(real: Path) -> None:
 
 
 def _is_mounted(real: Path) -> bool:
-    """Return whether the file itself is a mount point, even if it is on the same device as its directory."""
+    """Return whether the file itself is a mount point, even on the same device as its directory."""
     name = os.fsencode(real)
     for plain in (b"\\", b" ", b"\t", b"\n"):
         name = name.replace(plain, b"\\%03o" % ord(plain))
@@ -136,14 +136,14 @@ def restrict_to_owner(real: Path) -> None:
 
 
 class Files:
-    """The identities of the file, its log and its index at the time when a connection opened them.
+    """The identities of the file, its log and its index when a connection opened them.
 
-    SQLite continues to commit to a log that was deleted or replaced, but nobody can ever read these commits.
-    If the index was replaced, other processes do not see this process's locks.
+    If the log is deleted or replaced, SQLite continues to commit to the old log, and these commits are lost.
+    If the index is replaced, other processes do not see this process's locks.
 
     Args:
         path: the path as the caller passed it.
-        real: the same path without symbolic links. SQLite stores the log and the index beside the real path.
+        real: the path without symbolic links. SQLite stores the log and the index beside the real path.
 
     Raises:
         JournalFailed: this process must not open the file again; see `Files.refuse_if_moved`.
@@ -161,7 +161,7 @@ class Files:
         _OPEN.add(weakref.ref(self, _OPEN.discard))
 
     def _refuse_another(self) -> None:
-        """Refuse to open the file again if its locks would not work: SQLite records locks per process."""
+        """Refuse to open the file again if its locks, which SQLite tracks per process, would not work."""
         if self._process != os.getpid():
             raise JournalFailed(
                 f"{self.path.name} was open when this process was forked, so its locks would not hold here: "
@@ -199,10 +199,10 @@ class Files:
     def close_safely(self, db: sqlite3.Connection) -> None:
         """Close the connection, unless that would damage files that other processes use.
 
-        The last connection to close writes the log into the file and deletes the log. If other processes have
-        started a new log, closing the connection would delete the new log. The connection therefore stays
-        open until this process ends, and the process opens no other connection. If the log was only deleted,
-        its contents are first written into the file.
+        When the last connection closes, SQLite writes the log into the file and deletes the log, even a new
+        log that other processes have started. If there is a new log, the connection therefore stays open
+        until the process ends, and the process opens no other connection. If the log was only deleted, its
+        contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
@@ -251,12 +251,12 @@ _PAUSE = 0.005
 
 
 def decode_lossless(text: bytes) -> str:
-    """Decode a text that may be damaged, preserving bytes that are not valid UTF-8."""
+    """Decode text and preserve bytes that are not valid UTF-8."""
     return text.decode(errors="surrogateescape")
 
 
 class OpenFile:
-    """An open journal file, used by a single thread. If ``make`` is set, a missing file is created.
+    """An open journal file, used by a single thread. If ``make`` is true, a missing file is created.
 
     Raises:
         JournalFailed: the file is not a journal.
@@ -324,7 +324,7 @@ class OpenFile:
             time.sleep(_PAUSE)
 
     def _prepare(self, path: Path) -> None:
-        """Check the file's contents, or create them, before the file is used."""
+        """Check or create the file's contents."""
 
     @property
     def version(self) -> int:

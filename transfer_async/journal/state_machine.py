@@ -1,19 +1,20 @@
-"""The journal's state machine: a table of transitions, and `decide`, which applies the table without any I/O.
+"""The journal's state machine: a table of transitions, and `decide`, which applies the table without I/O.
 
 ::
 
-    free --claim--> claimed --mark--> sending --create--> created     (final)
-      ^                |                 |----doubt----> in doubt --resolve--> created
-      '----- free -----'------ free -----'------------------'  (refute)
+    free ──claim──> claimed ──mark──> sending ──create──> created     (final)
+      ^                |                 |────doubt────> in doubt ──resolve──> created
+      '───── free ─────'────── free ─────'──────────────────'  (refute)
 
-**The basic rule.** A key is not free while its order exists or may exist, or while a worker is using it.
-Therefore only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`,
-another worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
+**The basic rule.** A key is not free while its order exists or may exist, or while a worker is using it. Only
+the sender's own result can therefore change the state from `SENDING` to `FREE`. If the lease of a key in
+`CLAIMED` expires, another worker may take over the key. If the lease of a key in `SENDING` expires, another
+worker can only put the key in doubt.
 
-**What cannot be prevented.** A process may be stopped after its last check and before it writes its request.
-When the process continues, it sends the request, however late. Three rules limit the damage. The key never
-becomes free on its own. If the sender did not report the doubt, a refutation by a program is accepted only
-after a long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
+**What cannot be prevented.** If a process is stopped between its last check and writing the request, it sends
+the request when it continues, however late. Three rules limit the damage. The key never becomes free on its
+own. If the sender did not report the doubt, a refutation by a program is accepted only after a long wait
+(`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may record its result even after another
 worker has put that attempt in doubt. A worker's transition is a compare-and-set. The transition must match
@@ -22,18 +23,18 @@ the claim's epoch before `MarkSending`, and the attempt's token afterwards.
 **Decisions of people** are transitions, too. A person's decision may require that the key still has the
 version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
 if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
-amended or withdrawn. After a withdrawal the key is in doubt again. The journal has kept the key's intent, so
-its hooks can still be undone.
+amended or withdrawn. After a withdrawal the key is in doubt again. The key's hooks can still be undone,
+because the journal keeps its intent.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
 (`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
-begins the new intent also makes the old intent's undos pending, so that none of them is lost.
+begins the new intent also makes the old intent's undos pending, so that no undo is lost.
 
 `decide` takes an entry, a transition and the time. `decide` returns the entry after the transition, or the
 reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in
 doubt: a claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier
-intent's order may exist. Times in the far future, which come from a wrong clock, are corrected silently. If
-you change the rules of the state machine, change `TRANSITIONS`, `transitions`, `operator_transitions` and the
+intent's order may exist. Times in the far future come from a wrong clock, and are corrected silently. If you
+change the rules of the state machine, change `TRANSITIONS`, `transitions`, `operator_transitions` and the
 contract suite too.
 """
 
@@ -79,7 +80,7 @@ from transfer_async.journal.transitions import (
 
 
 class Transition(FrozenStruct, frozen=True):
-    """One row of the table: a transition's class, its source and target states, and its reason."""
+    """One row of the table: a transition's class, its source and target states, and why it is allowed."""
 
     move: type
     source: KeyState
@@ -165,16 +166,15 @@ def decide(
     """Decide a transition. Return the entry after the transition, or the reason why it was rejected.
 
     Args:
-        entry: the key's entry, or None if there is none.
+        entry: the key's entry, or None if it does not exist.
         move: the transition.
         now: the time in seconds on the journal's clock.
         id_taken: whether another key of the scope is bound to the order id that the transition binds.
-        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required if the
-            transition's `is_by_one_person` is true; must be read in the transaction that writes the
-            transition.
+        four_eyes: the scope's own entry under `FOUR_EYES`, or None if it does not exist. If the transition's
+            `is_by_one_person` is true, the transaction that writes the transition must read this entry.
 
     Returns:
-        The result, or None if the transition needs an entry and there is none.
+        The result, or None if the transition needs an entry that does not exist.
     """
     entry = None if entry is None else _on_this_clock(entry, now)
     if entry is not None and four_eyes is not None and move.is_by_one_person and demands_four_eyes(four_eyes):
@@ -189,12 +189,12 @@ def decide(
 
 
 def _on_this_clock(entry: Entry, now: float) -> Entry:
-    """Return ``entry``, correcting times that are too far in the future.
+    """Return ``entry``, with corrections to times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. Leases that end
-    too far in the future count as expired. If another worker then takes over the key, the compare-and-set
-    rejects the former worker's writes. A ``sent_until`` too far in the future is replaced by the end of the
-    longest possible lease from now.
+    If a clock was far ahead and is then set back, stored leases would last for years. Leases that end too far
+    in the future count as expired. If another worker then takes over the key, the compare-and-set rejects the
+    former worker's writes. An implausibly late ``sent_until`` becomes the end of the longest lease that could
+    start now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

@@ -1,7 +1,7 @@
 """The transitions of a key.
 
-Each class defines when the transition is rejected and how it changes the entry. The table in `state_machine`,
-which is checked first, defines each transition's source and target states.
+Each class defines when a transition is rejected and how it changes the entry. `decide` first checks the table
+in `state_machine`, which contains each transition's source and target states.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    A `Move` is a msgspec struct, because attrs compiles code for each class. For thirty classes, compiling
+    A `Move` is a msgspec struct, because attrs compiles code for each class. Compiling thirty attrs classes
     took a tenth as long as importing aiohttp.
     """
 
@@ -49,16 +49,15 @@ class Move(HidesStored, frozen=True):
 
     @property
     def order_bound(self) -> str | None:
-        """The order id to bind to the key, or None. No other key of the scope may be bound to the id."""
+        """The order id to bind to the key, or None. Two keys of one scope cannot be bound to the same id."""
         return None
 
     @property
     def is_by_one_person(self) -> bool:
-        """Whether a person makes this transition alone.
+        """Whether a person makes this transition alone, which dual control forbids.
 
-        Dual control rejects a transition that a person makes alone. The transaction that writes a transition
-        by one person must also read the scope's entry under `FOUR_EYES`, and must lock that entry until the
-        commit.
+        The transaction that writes a transition by one person must also read the scope's entry under
+        `FOUR_EYES`, and must lock that entry until the commit.
         """
         return False
 
@@ -76,7 +75,7 @@ class Move(HidesStored, frozen=True):
         return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Return why a transition that the table allows must be rejected, or None if it may proceed.
+        """Return why a transition must be rejected although the table allows it, or None.
 
         Args:
             entry: the entry before the transition.
@@ -88,16 +87,13 @@ class Move(HidesStored, frozen=True):
         """Return the entry after the transition.
 
         Args:
-            entry: the entry, already in the transition's target state.
+            entry: the entry, with the target state already set.
             now: the time in seconds on the journal's clock.
         """
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition to the state ``to``.
-
-        If ``to`` is None, the table does not allow the transition.
-        """
+        """Return the result of the transition to the state ``to``; if ``to`` is None, reject it."""
         denial = Rejection.LOST if to is None else self.denial(entry, now)
         # A `Create` with another key's order is rejected as `FOREIGN` in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
@@ -116,10 +112,10 @@ class Move(HidesStored, frozen=True):
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the entry, put in doubt: its intent has ended, but an earlier intent's order may exist.
+    """Put the entry in doubt: its intent has ended, but an earlier intent's order may exist.
 
-    The later intent's hold is kept, because it covers the earlier order if that order exists. If a person
-    refutes the earlier order, the hold is released.
+    The later intent's hold is kept, because it covers the earlier order if that exists. If a person refutes
+    the earlier order, the hold is released.
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
@@ -143,7 +139,7 @@ def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
 class _OfClaim(Move, frozen=True, kw_only=True):
     """Base class of transitions that only the holder of the claim may make.
 
-    The intent's id is compared too, because the epoch starts at 1 for each intent.
+    Both the epoch and the intent's id must match, because the epoch starts at 1 for each intent.
     """
 
     intent_id: str
@@ -162,7 +158,7 @@ class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
 
 
 class OfAttempt(Move, frozen=True, kw_only=True):
-    """Base class of transitions that apply only to the attempt with the given token."""
+    """Base class of transitions that are rejected unless ``attempt`` is the token of the entry's attempt."""
 
     attempt: str
 
@@ -201,13 +197,13 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent. The record must be durable before the first byte is sent.
+    """Record that requests may be sent from now on. The record must be durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
-        window: how long requests may be sent, in seconds.
-        reason: the text for the history, if the order is sent although the beneficiary's name differs.
+        window: for how many seconds requests may be sent.
+        reason: the text for the history if a different beneficiary's name was accepted.
     """
 
     name: ClassVar[str] = "mark"
@@ -241,7 +237,7 @@ class Create(OfAttempt, frozen=True, kw_only=True):
     Args:
         order_id: the order's id.
         reply: the service's response with the order.
-        retried: whether an earlier attempt to record the order failed, so that the call raised an error.
+        retried: whether an earlier attempt to record the order failed, and the call raised an error.
         publish: whether to publish a suspected duplicate if the order was refuted before; see `Suspect`.
     """
 
@@ -268,12 +264,12 @@ CREATED_LATE = "the order was created after its doubt had been refuted: a duplic
 
 
 def is_late(created: Entry) -> bool:
-    """Return whether the order was recorded after its intent had ended in a definite failure."""
+    """Return whether a definite failure was recorded for the intent before its order."""
     return created.ending is not None
 
 
 def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
-    """Return ``entry``, with a pending notification if the suspected duplicate must be published."""
+    """Return ``entry``, with an added notification if the suspected duplicate must be published."""
     if not (move.publish or entry.notification_requested):
         return entry
     suspicion = OutboxEntry(
@@ -290,7 +286,7 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
     """Return the entry in the created state.
 
-    Without a reply, the entry keeps the intent, because the id may be withdrawn later.
+    Keep the intent if there is no reply, because the order id may then be withdrawn later.
     """
     made = replace(
         entry,
@@ -304,9 +300,9 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of the other intents.
+    """Return the pending undos of all intents except ``intent_id``.
 
-    The order of the given intent may exist, so the intent's hold is kept.
+    The order of this intent may exist, so its hold is kept.
     """
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
@@ -333,7 +329,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         attempt: the attempt's token; None before `MarkSending`.
         ending: the failure, which stays on record.
         pending_undos: the undos that become pending.
-        reason: the text for the history, if the beneficiary was not verified.
+        reason: the text for the history if the beneficiary was not verified.
     """
 
     name: ClassVar[str] = "free"
@@ -349,7 +345,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         return None if is_own else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the failure, and make the undos pending, leased to the worker that will run them."""
+        """Record the failure. Make the undos pending, under a lease of the worker that will run them."""
         return _ended(entry, self.ending, self, now)
 
 
@@ -360,7 +356,7 @@ def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> 
 
 
 def due(undos: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
-    """Return ``undos``, setting the due time to ``now`` where it is missing."""
+    """Return ``undos``, with ``now`` in place of each missing due time."""
     return tuple(undo if undo.since is not None else attrs.evolve(undo, since=now) for undo in undos)
 
 
@@ -373,7 +369,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         attempt: the attempt's token.
-        candidate: an order id from a response that could not be read as the intent's order, or None.
+        candidate: the order id in a response that could not be read as the intent's order, or None.
         cause: why the outcome is unknown.
     """
 
@@ -390,8 +386,8 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Add the candidate order id, and start the wait before a refutation.
 
-        The wait starts now even if the sending window has passed, because a stopped process may have sent
-        late.
+        The wait starts now, even if the sending window ended earlier, because a stopped process may have sent
+        the request late.
         """
         cause = self.cause or entry.cause
         if entry.is_suspected and entry.cause is not None and self.cause is not None:
@@ -407,7 +403,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
 
 class Expire(OfAttempt, frozen=True, kw_only=True):
-    """Put a key in doubt because the lease of the worker that was sending its order has expired."""
+    """Put a key in doubt after the lease of the worker that was sending its order has expired."""
 
     name: ClassVar[str] = "expire"
 
@@ -422,7 +418,7 @@ class Expire(OfAttempt, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Record the cause.
 
-        Keeps ``sent_until``, although a stopped sender may still send the order later.
+        Do not change ``sent_until``, although a stopped sender may still send the order later.
         """
         return replace(entry, lease_until=0.0, cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE)
 
@@ -455,10 +451,10 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 
 
 def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
-    """Return the reason to reject a person's decision, or None.
+    """Return why a person's decision must be rejected, or None.
 
-    The key may have changed since the person saw it, the proposal may be void, or the same person may have
-    made the proposal.
+    The key may have changed since the person saw it, the proposal may be void, or the person may have made
+    the proposal.
     """
     if move.seen is not None and move.seen != entry.version:
         return Rejection.MOVED
@@ -476,7 +472,7 @@ class Resolve(OfPerson, frozen=True, kw_only=True):
 
     Args:
         order_id: the order's id.
-        reply: the order as JSON, or None if only its id is known.
+        reply: the order as JSON, or None if only the order id is known.
     """
 
     name: ClassVar[str] = "resolve"
@@ -497,13 +493,12 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     """Record that the order of a key in doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: how many seconds must have passed since the order could last have been sent.
+        settle_after: the minimum number of seconds since the order could last have been sent.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. A program
-            must pass this value, because a program can only find that the order does not exist yet. A
-            person's refutation leaves the value None, because a person can find out what happened to the
-            sender.
+            must pass this value, because a program can only find out that the order does not exist yet. For a
+            person's refutation, the value is None, because a person can find out what happened to the sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -526,13 +521,12 @@ class Refute(OfPerson, frozen=True, kw_only=True):
 
 
 class MarkUndone(Move, frozen=True, kw_only=True):
-    """Record which of an intent's pending undos are done, and release the lease on the others.
+    """Record which of an intent's pending undos were completed, and release the lease on the other undos.
 
     Args:
         intent_id: the intent's id.
-        hooks: the hooks whose undos are done.
-        lease_until: the expiry time of the lease under which the undos ran. Undos under other leases do not
-            change.
+        hooks: the hooks whose undos were completed.
+        lease_until: the end of the lease under which the undos ran. Undos under other leases do not change.
     """
 
     name: ClassVar[str] = "paid"
@@ -556,7 +550,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add the undos of a paused worker whose intent another worker or a person has ended."""
+    """Add the undos of a worker that was paused while another worker or a person ended its intent."""
 
     name: ClassVar[str] = "owe"
 
@@ -564,7 +558,7 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
     lease: float
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Add each undo once. Keep a recorded receipt, because the paused worker may not have it."""
+        """Add each undo once. Keep the receipts already recorded, because the paused worker may lack them."""
         recorded = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
         added = {(undo.intent.id, undo.hook): undo for undo in due(self.pending_undos, now)}
         for undo_id, undo in recorded.items():
@@ -575,11 +569,11 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
 
 
 class AcquireLease(Move, frozen=True, kw_only=True):
-    """Take a lease on a key in doubt or with pending undos, so that only one worker processes it.
+    """Lease a key that is in doubt or has pending undos, so that only one worker processes it.
 
     Args:
-        lease: the duration of the lease in seconds. 0 releases it.
-        ends: if ``lease`` is 0, the expiry time of the lease to release. None releases all leases.
+        lease: the duration of the lease in seconds; 0 releases the lease.
+        ends: if ``lease`` is 0, the end of the lease to release; None releases all leases.
     """
 
     name: ClassVar[str] = "attend"
@@ -612,24 +606,23 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
 
 class Suspect(Move, frozen=True, kw_only=True):
-    """Record a suspected duplicate, because a sender's order may exist although the doubt has ended.
+    """Record a suspected duplicate: a sender's order may exist, although the doubt about it has ended.
 
-    A sender may be stopped while its order is resolved or refuted, and may send its request when it
-    continues. After a `Suspect`, only a person can free the key. A free key is put in doubt. If a later
-    intent uses the key, `Entry.is_suspected` becomes true, and the later intent's order cannot be sent. If
-    the later intent ends without an order, the key is put in doubt.
+    A sender may be stopped while its order is resolved or refuted, and send the request afterwards. After a
+    `Suspect`, only a person can free the key. A free key is put in doubt. If a later intent uses the key,
+    `Entry.is_suspected` becomes true, and the later intent's order cannot be sent. If the later intent ends
+    without an order, the key is put in doubt.
 
     Args:
-        order_id: the id of the order that the sender received, or an order id from a response; None if
-            unknown.
+        order_id: the id of the sender's order, or the candidate from a response; None if unknown.
         reason: how the sender's result contradicts the recorded one.
         intent: the sender's intent.
-        fingerprint: the digest of the order of that intent.
+        fingerprint: the digest of the intent's order.
         attempt: the sender's attempt token.
-        hooks: the hooks to undo if the order is refuted again, listed in the sequence of their undos.
+        hooks: the hooks to undo, in this order, if the order is refuted again.
         receipts: the receipts that the sender's hooks returned.
         cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
-        by: the name under which the history records the report.
+        by: the name that the history records as the report's author.
         outcome: the outcome of the sender's own attempt.
         publish: whether to publish the suspected duplicate even if no notification was requested.
     """
@@ -649,7 +642,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     publish: bool = False
 
     def begin(self, now: float) -> Entry:
-        """Return a new entry in doubt, for a key that the journal has deleted."""
+        """Return a new entry in doubt for a key whose entry the journal has deleted."""
         forgotten = replace(BLANK, state=KeyState.IN_DOUBT, claimed_at=now, version=1)
         return self._bound(_with_suspicion(forgotten, self, now, outcome=self.outcome), now)
 
@@ -669,7 +662,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Return the entry, put in doubt for the sender's intent. The wait before a refutation starts now."""
+        """Put the entry in doubt for the sender's intent. The wait before a refutation starts now."""
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,
@@ -696,16 +689,14 @@ class Suspect(Move, frozen=True, kw_only=True):
 class Quarantine(Move, frozen=True, kw_only=True):
     """Put a corrupt record into quarantine, unchanged, so that operators can resolve the key.
 
-    A key in use is put in doubt, because a worker may have sent its order, whatever state the record
-    contains.
+    A key in use is put in doubt, because a worker may have sent its order even if the record says otherwise.
 
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether the quarantine precedes a proposal, which another person must approve, rather than
-            a decision.
-        order_may_exist: whether to put the key in doubt even if the record says that it is free. The order
-            may exist, so the key must not be used to pay again before a person has decided.
+        proposing: whether a proposal follows, which another person must approve, instead of a decision.
+        order_may_exist: whether to put even a free key in doubt, so that nobody pays again with it before a
+            person has decided whether its order exists.
     """
 
     name: ClassVar[str] = "layaside"
@@ -795,9 +786,10 @@ class MarkNotified(Move, frozen=True, kw_only=True):
     notification: OutboxEntry
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the pending notification.
+        """Remove the pending notification. The notification's time must match too.
 
-        The time is compared too: an id that was amended and then changed back must be published again.
+        If an order id was amended and changed back, its two notifications differ only in time, and both must
+        be published.
         """
         since = self.notification.since
         left = (
@@ -814,19 +806,18 @@ class MarkNotified(Move, frozen=True, kw_only=True):
 class Claim(Move, frozen=True, kw_only=True):
     """Claim the key for a new intent, or take over a dead worker's intent.
 
-    If the dead worker's claim is too old, or does not match this call (a different beneficiary, hold or set
-    of hooks), its hooks are undone and a new intent begins.
+    If the dead worker's claim is too old, or its beneficiary, hold or hooks differ from this call's, its
+    hooks are undone and a new intent begins.
 
     Args:
-        intent: the intent. The id of this intent is used only if a new intent begins.
+        intent: the intent. If a dead worker's intent is taken over, that intent's id is used.
         fingerprint: the digest of the intent's order.
         client_made: whether the client generated the key.
         lease: the duration of the lease in seconds.
         max_claim_age: the maximum age, in seconds, of an abandoned claim that may be continued.
         hooks: the names of the hooks that this call may run and can undo, last first.
         once: whether a recorded final refusal of the same order ends the call. If the bank passes the same
-            hold again, a refusal that is not final also ends the call: the bank may have released that hold
-            since.
+            hold again, other refusals also end the call, because the bank may have released the hold.
     """
 
     name: ClassVar[str] = "claim"
@@ -853,7 +844,7 @@ class Claim(Move, frozen=True, kw_only=True):
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
         """Decide the claim. If the key has no entry, begin its first intent.
 
-        If a dead worker may have sent the order, reject the claim and put the key in doubt.
+        If a dead worker may have sent the key's order, reject the claim and put the key in doubt.
         """
         if entry is None:
             return TransitionResult(now=now, entry=self._begin(BLANK, now))
@@ -894,7 +885,7 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. `denial`
+        The hooks acted on the beneficiary and the bank's own hold, which must therefore be the same; `denial`
         has already compared the order. This client must have all hooks of the dead worker, so that it can
         undo them.
         """
@@ -935,7 +926,7 @@ def is_told(move: Move, verdict: TransitionResult) -> bool:
 
 
 def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
-    """Return the history line for ``move``, which resulted in ``entry``."""
+    """Return the history line for ``move``, given the resulting ``entry``."""
     # A `Suspect` concerns the sender's own order, which may not be the key's order.
     known = None if isinstance(move, Suspect) else entry.order_id
     return HistoryEvent(
@@ -965,13 +956,13 @@ def _reason(entry: Entry, move: Move) -> str | None:
 
 
 def is_waiting(entry: Entry, now: float) -> bool:
-    """Return whether there is work to do for an entry and no worker holds a lease on it."""
+    """Return whether work on an entry is due, and no worker holds a lease on the entry."""
     due = due_at(entry)
     return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return when work on the entry becomes due: 0 if it is due now, None if there is none."""
+    """Return when work on the entry becomes due; 0 if it is due now, None if no work is left."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is KeyState.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
@@ -982,7 +973,7 @@ def due_at(entry: Entry) -> float | None:
 
 
 def is_ended(entry: Entry) -> bool:
-    """Return whether no work is left for an entry, so that it may be deleted."""
+    """Return whether no work is left for the entry, so that it may be deleted."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
     return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)

@@ -1,8 +1,8 @@
 """Workers that take commands from any message broker.
 
-This package defines the steps that a worker takes for each message, and their order. A `Delivery` connects
-this package to a particular broker; you can write a `Delivery` for your own broker. By the layering rules,
-the package may import the client and the layers below it.
+This package defines how a worker processes a message, step by step. A `Delivery` connects the package to a
+broker; you can write a `Delivery` for your own broker. By the layering rules, the package may import the
+client and the layers below it.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker

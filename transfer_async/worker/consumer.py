@@ -1,8 +1,8 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
-This module works with any broker for which there is a `Delivery` and a function that publishes messages. A
-message is acknowledged only after its outcome was published. If anything fails before the acknowledgement,
-the broker redelivers the message, and the journal then supplies the outcome.
+This module works with any broker, given a `Delivery` and a function that publishes outcomes. A message is
+acknowledged only after its outcome was published. If processing fails before the acknowledgement, the broker
+redelivers the message, and the worker then reads the outcome from the journal.
 
 ===============  =====================================================================================
 disposition      action
@@ -71,7 +71,7 @@ It prevents messages that failed at the same time from being redelivered at the 
 
 
 class Delivery(Protocol):
-    """One delivered message, with the replies that the worker can send to the broker."""
+    """A delivered message, and the worker's possible replies to the broker."""
 
     @property
     def body(self) -> bytes:
@@ -104,15 +104,15 @@ class Worker:
     Args:
         handler: the object that carries out the commands.
         publish: a function that publishes an outcome; see `Publish`.
-        beat_every: the seconds between two heartbeats of a message in progress. The interval must be much
-            shorter than the time after which the broker redelivers a message without a heartbeat.
+        beat_every: the seconds between two heartbeats for a message. The interval must be much shorter than
+            the time after which the broker redelivers the message.
         health: the object that records failures and recoveries.
-        around: a function that returns a context manager in which a message is handled; see `Around`.
+        around: a function that returns the context manager in which to process a message; see `Around`.
         inject: a function, called within ``around``, that returns the headers to add to the published
             outcome.
-        measure: a function that records each delivery that was processed; see `Measure`.
-        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
-            the event loop's time.
+        measure: a function that records each processed delivery; see `Measure`.
+        clock: the source of time, sleep and randomness, for tests. The event loop's clock always determines
+            the time of a message's first heartbeat.
 
     Raises:
         ValueError: ``beat_every`` is not a duration above 0.
@@ -140,10 +140,10 @@ class Worker:
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
-        """Process one message. An error is logged, and the broker then redelivers the message.
+        """Process one message. An error is logged, and the broker redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled; the worker sends no further reply to the broker.
+            asyncio.CancelledError: the call was cancelled, and sends no further reply to the broker.
         """
         began, disposition = self._clock.now(), FAILED
         try:
@@ -169,7 +169,7 @@ class Worker:
         """Wait until the worker should take another message.
 
         If the last message showed that no command can succeed now, for example because the token has expired,
-        wait as long as that message is delayed. In the meantime, other messages stay in the broker's queue.
+        wait for that message's delay. In the meantime, other messages stay in the broker's queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -232,10 +232,10 @@ class Worker:
 
 
 class _Heartbeats:
-    """Sends heartbeats for one message until they are stopped.
+    """Sends heartbeats for one message until `stop` is called.
 
-    Most messages are processed before their first heartbeat is due. Therefore a timer waits until the first
-    heartbeat is due, and only then starts the task that sends heartbeats.
+    A timer starts the sending task only when the first heartbeat is due, because most messages are processed
+    before that time.
     """
 
     def __init__(self, delivery: Delivery, *, every: float, clock: Clock) -> None:
@@ -255,7 +255,7 @@ class _Heartbeats:
         self._task = asyncio.create_task(heartbeats.run())
 
     async def stop(self) -> None:
-        """Stop the heartbeats, and return only when none is being sent."""
+        """Stop sending heartbeats, and wait for one that is being sent."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -292,10 +292,10 @@ CHECK_TIMEOUT = 2.0
 
 
 class Health:
-    """The liveness and readiness of a worker, based on reported failures and on checks that run on request.
+    """The liveness and readiness of a worker, based on recorded failures and on checks that run on request.
 
     Args:
-        checks: the check of each dependency, by the dependency's name. `not_ready` runs all checks.
+        checks: for each dependency's name, a function that raises an error if the dependency does not work.
         patience: the timeout of each check, in seconds.
     """
 
@@ -319,11 +319,11 @@ class Health:
         return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:
-        """Record that the worker has ended and must be restarted, and why."""
+        """Record why the worker has ended and must be restarted."""
         self._ended = why
 
     def not_live(self) -> list[str]:
-        """Return a list with the reason why the worker has ended; the list is empty while the worker runs."""
+        """Return the reason why the worker has ended, in a list that is empty while the worker runs."""
         return [] if self._ended is None else [self._ended]
 
     async def not_ready(self) -> list[str]:
@@ -386,7 +386,7 @@ def _health_response(name: str, why: list[str]) -> web.Response:
 
 
 class Sweeper:
-    """Runs ``recover`` periodically, and then publishes every pending notification.
+    """Periodically runs ``recover`` and then publishes all pending notifications.
 
     Every worker may run its own sweeper. Leases prevent two sweepers from working on the same key at the same
     time. Every outcome is published at least once.
@@ -397,8 +397,7 @@ class Sweeper:
         every: the seconds between two sweeps. The first sweep starts after a random fraction of ``every``.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
-        clock: the source of time, sleep and randomness, for tests. A message's first heartbeat always follows
-            the event loop's time.
+        clock: the source of time, sleep and randomness, for tests.
 
     Raises:
         ValueError: ``every`` is not a duration above 0.
@@ -459,7 +458,7 @@ class Sweeper:
     async def _publish_pending(self) -> None:
         """Publish every pending notification.
 
-        If an outcome cannot be published, publish the remaining ones, then raise the first error.
+        If an outcome cannot be published, publish all other outcomes, then raise the first error.
         """
         failed: Exception | None = None
         async for outcome in self._handler.untold():

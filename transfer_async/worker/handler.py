@@ -1,15 +1,15 @@
 """Carry out the command of a message, and decide what to do with the message.
 
-A message may be delivered several times, but it leads to at most one order. A consumer of any broker calls
-`Handler.handle`, publishes the outcome, and then acts on the disposition, in this order::
+A message leads to at most one order, even if it is delivered several times. A consumer of any broker calls
+`Handler.handle`, then publishes the outcome, then acts on the disposition::
 
     handled = await handler.handle(body)
     if handled.outcome is not None:
         await publish(handled.outcome.to_json())
     match handled.disposition.action: ...
 
-If the published outcome is ``unknown``, the final outcome must be published later, after the doubt has ended.
-`Handler.untold` yields the pending notifications.
+If the published outcome is ``unknown``, the final outcome must be published once the order is resolved or
+refuted. `Handler.untold` yields the final outcomes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Handled:
         outcome: the outcome to publish before acknowledging the message, or None.
         key: the command's key, or None if the command could not be read.
         result: the order, or the error that was raised.
-        asked: whether this call began to send a request to the service.
+        asked: whether this call may have sent a request to the service.
     """
 
     disposition: Disposition
@@ -84,8 +84,8 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: how many deliveries of a command may end with the order not sent, if the order itself
-            may be the cause. If one more delivery ends in the same way, the command is dead-lettered.
+        max_deliveries: how many deliveries of a command may end without sending the order, if the order
+            itself may be the cause. After one more such delivery, the command is dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
@@ -160,9 +160,9 @@ class Handler:
         return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
     async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Request a notification of the end of ``doubt``, and return the result to report now.
+        """Request a notification of the final outcome of ``doubt``, and return ``doubt``.
 
-        The result is ``doubt``, or a `JournalFailed` if the request failed or the doubt has already ended.
+        Return a `JournalFailed` if the request failed, or if the order is no longer in doubt.
         """
         request = RequestNotification(intent_id=intent.id)
         try:
@@ -194,7 +194,7 @@ class Handler:
     # --- how doubts ended -----------------------------------------------------------------------
 
     async def untold(self) -> AsyncIterator[OrderOutcome]:
-        """Yield each pending notification: the final outcome of an order that was in doubt.
+        """Yield the final outcome of each order with a pending notification.
 
         Publish each outcome, then call `told` with it.
 
@@ -233,7 +233,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    A failure caused by another worker must not be published as the outcome of the command.
+    A failure caused by another worker must not be published as the command's outcome.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (
@@ -301,10 +301,10 @@ class Disposition:
     Args:
         action: see `Action`.
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
-        reason: why the worker takes this action, without personal data.
+        reason: the reason for the action, without personal data.
         counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
-            certainly not sent and the order itself may be the cause.
-        ready: whether other commands may succeed now. If false, the worker pauses and is not ready.
+            not sent and may itself be the cause.
+        ready: false if no command can succeed now, so that the worker pauses and is not ready.
     """
 
     action: Action
@@ -320,8 +320,8 @@ class Delays:
 
     Args:
         first: the delay after the first delivery, in seconds or as a ``timedelta``.
-        longest: the maximum delay, in seconds or as a ``timedelta``. Only the service's ``Retry-After`` or a
-            key's lease may cause a longer delay.
+        longest: the maximum delay, in seconds or as a ``timedelta``. Only a ``Retry-After`` of the service or
+            a key's lease may cause a longer delay.
 
     Raises:
         ValueError: a delay is not above 0 or not finite, or ``first`` is above ``longest``.
@@ -342,7 +342,7 @@ class Delays:
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: a condition on the result, and the action and reason if it is met."""
+    """One row of the table: a condition on the result, and the action and reason if the condition is met."""
 
     fits: Callable[[Any], bool]
     action: Action
@@ -412,7 +412,7 @@ RULES: tuple[Rule, ...] = (
 def disposition(
     result: Order | BaseException, *, deliveries: int = 1, delays: Delays | None = None
 ) -> Disposition:
-    """Return what to do with a message whose command ended with ``result``.
+    """Return what to do with a message, given the result of its command.
 
     Args:
         result: what `TransferClient.create_order` returned or raised.

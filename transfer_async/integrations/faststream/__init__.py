@@ -1,4 +1,4 @@
-"""Workers on NATS JetStream and Redis Streams, through FastStream.
+"""Workers that use FastStream to read commands from NATS JetStream or Redis Streams.
 
 By the layering rules, this package may import the worker and the layers below it, but not the sandbox.
 """

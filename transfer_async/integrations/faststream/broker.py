@@ -1,4 +1,4 @@
-"""The interface between workers and message brokers, and the code that all brokers share.
+"""The interface between workers and message brokers, and the code shared by all brokers.
 
 Each broker has its own module and needs its own extra.
 """
@@ -62,7 +62,7 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
 
 
 def reason(error: BaseException) -> str:
-    """Return a short reason why a broker cannot be used; by default the class name of ``error``."""
+    """Return the reason why a broker cannot be used, in a few words or as the class name of ``error``."""
     if isinstance(error, TimeoutError):
         own = type(error) is TimeoutError and str(error)  # The texts of subclasses in drivers do not help.
         return own or "no response in time"
@@ -81,7 +81,7 @@ def reason(error: BaseException) -> str:
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield ``error`` and its causes.
 
-    A driver's error has no error number itself, but one of its causes may have one.
+    A driver's error lacks an error number, but one of its causes may have one.
     """
     while error is not None:
         yield error
@@ -126,15 +126,15 @@ class WorkerSettings:
         outcomes: the subject or stream to which workers publish outcomes.
         dead_letters: the subject or stream for messages that cannot be processed. Each dead letter contains
             the reason in a header.
-        group: the name that the workers share, so that each message is delivered to one of them.
+        group: the name that the workers share. The broker delivers each message to one worker of the group.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
             worker sends three heartbeats in every ``ack_wait``.
-        poll: the time that a consumer slot waits for a message before it checks whether to stop.
-        publish_timeout: the maximum time for the broker to confirm a message.
+        poll: how long a consumer slot waits for a message before it checks whether to stop.
+        publish_timeout: how long to wait for the broker to confirm a published message.
         sweep_every: the time between two sweeps of the journal. The first sweep starts after a random
             fraction of ``sweep_every``.
-        patience: the grace period for messages in progress when the worker stops.
+        patience: how long a stopping worker waits for the messages in progress.
 
     Raises:
         ValueError: an argument is invalid; the message names the argument and the rule.
@@ -178,32 +178,31 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call `prepare` every few seconds, even while messages are in progress. Therefore `prepare`
-        must not change any existing stream, group or consumer.
+        Workers call `prepare` every few seconds, even while messages are in progress. `prepare` must not
+        change any existing stream, group or consumer.
 
         Args:
-            only_to_send: whether to create only what is needed to send commands. The broker must store the
-                commands until a worker starts.
+            only_to_send: create only what is needed to send commands and to store them until a worker starts.
         """
 
     @abstractmethod
     def subscriber(self) -> Any:
-        """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
+        """Return the subscriber of one consumer slot.
 
-        The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
-        ``get_one`` returns a message, or None after the timeout. If ``get_one`` returns None earlier, the
-        worker treats the connection as closed. The subscriber must not fetch messages in advance: it may
-        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, it must not lose a
-        message.
+        Like FastStream's subscribers, it has the methods ``await start()``, ``await stop()`` and
+        ``await get_one(timeout=seconds)``. ``get_one`` returns a message, or None after the timeout. If
+        ``get_one`` returns None earlier, the worker treats the connection as closed. The subscriber must not
+        fetch messages in advance: it may request a message only while ``get_one`` runs. No message may be
+        lost if ``get_one`` is cancelled.
         """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
         """Wrap a message from a subscriber as a `Delivery`.
 
-        The broker must redeliver an unacknowledged message any number of times: after ``settings.ack_wait``
-        without a heartbeat, or when its worker has ended. A dead letter must contain the reason in its header
-        ``Transfer-Reason``.
+        The broker must redeliver an unacknowledged message without limit: after ``settings.ack_wait`` without
+        a heartbeat, or when the message's worker has ended. A dead letter must contain the reason in its
+        header ``Transfer-Reason``.
         """
 
     @abstractmethod
@@ -231,12 +230,12 @@ class Broker(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection is closed for good. If it is, the process must be restarted."""
+        """Return whether the connection is permanently closed, so that the process must be restarted."""
         return False
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The worker's periodic tasks, as pairs of an interval in seconds and a function to call."""
+        """The functions that the worker calls periodically, each with its interval in seconds."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
@@ -254,7 +253,7 @@ class Broker(ABC):
 
 
 REASON = "Transfer-Reason"
-"""The name of the header that tells why a dead letter could not be processed."""
+"""The name of the header that contains the reason why a dead letter could not be processed."""
 
 JSON = {"content-type": "application/json"}
 
@@ -268,7 +267,7 @@ def reason_header(reason: str) -> dict[str, str]:
 
 
 def sanitized(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return ``headers`` with names and values that every broker accepts.
+    """Return ``headers``, changed so that every broker accepts the names and values.
 
     Each name and value becomes one line of ASCII, at most `MAX_LENGTH` characters long.
     """

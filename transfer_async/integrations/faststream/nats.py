@@ -67,7 +67,7 @@ _PARTS, _DELIVERED = 9, 4
 
 
 class JetStreamBroker(Broker):
-    """A NATS server, or a cluster, with JetStream.
+    """A NATS server or cluster with JetStream.
 
     Args:
         broker: FastStream's broker. Set the option ``max_reconnect_attempts`` to -1; otherwise, reconnecting
@@ -104,13 +104,13 @@ class JetStreamBroker(Broker):
         return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Count connection failures in a row. Raise an error if no server accepts the first connection.
+        """Count consecutive connection failures. Raise an error if every server refuses the first connection.
 
-        If no error were raised, the driver would retry forever without logging. Once a connection has been
-        established, `_note_failed` never raises an error, so that the driver reconnects forever.
+        If no error were raised, the driver would retry forever without logging. After the first connection,
+        no error is raised, so that the driver always reconnects.
 
         Raises:
-            OSError: no connection has ever been established, and every server refused.
+            OSError: every server refused the first connection.
         """
         # A timeout does not count, because the server may be starting. The caller limits the wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -122,7 +122,7 @@ class JetStreamBroker(Broker):
         """Connect, and create the missing streams and the consumer.
 
         Raises:
-            OSError: no server accepts a connection, for example because its port is closed or its host name
+            OSError: no server accepts a connection, for example because the port is closed or the host name
                 is unknown.
         """
         self._failed = 0
@@ -174,7 +174,7 @@ class JetStreamBroker(Broker):
         return self._jetstream
 
     async def _connection(self) -> Any:
-        """Return the connection, which uses `_StoredMessage` and reconnects even after a final error."""
+        """Return the connection, set up to use `_StoredMessage` and to reconnect after any error."""
         connection: Any = await self.broker.connect()
         if connection is not self._configured:
             self._configured = connection
@@ -187,7 +187,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection is closed for good, rather than being restored."""
+        """Return whether the connection is permanently closed, and is not being restored."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
@@ -215,7 +215,7 @@ class JetStreamBroker(Broker):
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome. The server drops a duplicate within the stream's duplicate window."""
+        """Publish an outcome. The server drops duplicates that arrive within the stream's window."""
         headers = {_CORRELATION: outcome.intent_id, **headers, **_deduplication_header(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
@@ -257,13 +257,13 @@ class JetStreamBroker(Broker):
 
 
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
-    """Return the header that lets the server detect a duplicate outcome, or no header.
+    """Return the header by which the server detects duplicate outcomes, or no header.
 
-    A person may change a recorded order id, and later change it back. If an id is changed back, the same
-    outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
-    in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
-    suspected duplicate gets no header either, because it may equal the outcome that was published when the
-    doubt began. The header of a refutation also contains the time of the refutation, because an order that is
+    The server must not drop an outcome that is published again after a person has changed a recorded order id
+    and changed it back. The two outcomes differ only in the time at which the id was recorded, so the header
+    contains this time, and an outcome without it gets no header. The outcome of a suspected duplicate gets a
+    header only if this time is known, because it may equal the outcome that was published when the doubt
+    began. The header of a refutation also contains the time of the refutation, because an order that is
     suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
@@ -286,11 +286,11 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
 
 class _StoredMessage(Msg):
-    """A stored message in which a ``Status`` header from the sender is renamed.
+    """A stored message whose ``Status`` header, if the sender set one, is renamed.
 
     The Python client treats every message with a ``Status`` header as a control message, and drops it. If the
-    header were not renamed, the server would redeliver the command forever. A dead letter keeps the new name,
-    so that clients can fetch it.
+    header were not renamed, the server would redeliver the command forever. Dead letters keep the new header
+    name, so that clients can fetch them.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -306,9 +306,9 @@ def _without_raising(
 ) -> Callable[[Exception], Awaitable[None]]:
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. Such a final
-    error would stop the reconnection attempts without closing the connection, although the next attempt may
-    succeed.
+    FastStream's callback raises errors that it considers final, such as a refused password. An error raised
+    in the callback would end the reconnection attempts without closing the connection, although the next
+    attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
@@ -321,11 +321,11 @@ def _without_raising(
 
 
 def _is_given_up(connection: Any) -> bool:
-    """Return whether the connection is broken and the Python client no longer tries to restore it.
+    """Return whether the connection is broken and the Python client has stopped reconnecting.
 
-    When a connection breaks, the client sets the status and starts the reconnection task without an ``await``
-    in between. The reconnection task sets the status again before it ends. Therefore `_is_given_up` never
-    returns true for a connection that is being restored.
+    The client sets the status of a broken connection and starts the reconnection task without an ``await`` in
+    between, and the task sets the status again before it ends. The result is therefore never true while the
+    client is reconnecting.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -373,7 +373,7 @@ class NatsDelivery:
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
-        """Publish a copy with the reason, then terminate the message."""
+        """Publish a copy that contains the reason, then tell the server not to redeliver the message."""
         broker, origin = self._broker, self._message.metadata
         # The id contains the time because message numbers restart if the stream is created again.
         message_id = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
@@ -404,11 +404,11 @@ class NatsDelivery:
 # --- shared pull -------------------------------------------------------------------------------------
 # All slots of a worker share the requests to one pull consumer of JetStream.
 #
-# The Python client's own ``fetch`` requests one message at a time. Or it requests several messages, but
-# returns the first only after the last has arrived. Here each slot receives its message immediately. Slots
-# that become free at about the same time share a request. The number of requested messages never exceeds
-# the number of waiting slots, so no message waits for a slot. If a message arrives when no slot waits, it
-# is returned to the server.
+# The Python client's own ``fetch`` either requests one message at a time, or requests several and returns the
+# first only after the last has arrived. Here each slot receives its message immediately. Slots that become
+# free at about the same time share a request. The number of requested messages never exceeds the number of
+# waiting slots, so no message waits for a slot. If a message arrives when no slot waits, it is returned to
+# the server.
 
 
 SHARE, LONGEST = 0.25, 0.05
@@ -437,7 +437,7 @@ class SharedPull:
         address: a function that returns the subject for requests to the consumer.
 
     Attributes:
-        slots: the number of slots. When all slots are waiting, a request is sent immediately.
+        slots: the number of slots. As soon as all slots are waiting, a request is sent.
     """
 
     def __init__(self, connection: Any, address: Callable[[], str]) -> None:
@@ -555,7 +555,7 @@ class PullSlot:
         self._pull.slots += 1
 
     async def stop(self) -> None:
-        """Leave the shared pull, so that it requests no more messages for this slot."""
+        """Leave the shared pull."""
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.slots -= 1

@@ -11,16 +11,16 @@ heartbeat       the worker claims the message again, which resets the message's 
 delivery count  stored in a field of the message
 ==============  ================================================================================
 
-Messages are moved by Lua scripts. A script adds the new entry before it deletes the old one, because Redis
-does not roll back a script that fails halfway. A script does nothing if the message is no longer pending for
-the worker's group. An entry that cannot be moved stays where it is and does not block other entries.
-Configure Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a
-crash may lose messages.
+Lua scripts move the messages. A script adds the new entry before it deletes the old one, because Redis does
+not roll back a script that fails. A script does nothing if the message is no longer pending for the worker's
+group. An entry that cannot be moved stays where it is and does not block other entries. Configure Redis to
+write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose
+messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
-command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
-script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker
-reads a packed entry as if it were the original.
+command in the field ``body``, and each header in a separate field. If an entry has too many fields, a script
+packs them into one field ``transfer-fields``, a JSON list of names and values. The worker reads packed and
+original entries in the same way.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def _unpacked(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return all fields of an entry, including those that were packed into one."""
+    """Return all fields of an entry, and unpack those that were packed into one."""
     if PACKED not in fields:
         return dict(fields)
     try:
@@ -335,7 +335,7 @@ class RedisDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of the message, which increases when the message returns to the stream."""
+        """The number of deliveries of the message, incremented when it returns to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 
@@ -354,11 +354,11 @@ class RedisDelivery:
         await broker.run(DELAY, broker.keys, delay)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy the message to the dead letters with the reason, then acknowledge and delete it.
+        """Copy the message, with the reason, to the dead letters; then acknowledge and delete the original.
 
         FastStream can read the copy, in which headers are truncated to `MAX_LENGTH`. The copy also contains
-        the unchanged fields of an entry from another program. If there are too many fields, they are packed
-        into one field, and the reason is the only header.
+        the unchanged fields of an entry from another program. If the message has too many fields, they are
+        packed into one field, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}
@@ -376,7 +376,7 @@ class RedisDelivery:
         await self._broker.run(DEAD_LETTER, keys, [settings.group, self._entry, *copy])
 
     async def beat(self) -> None:
-        """Send a heartbeat: claim the message again, which resets its idle time."""
+        """Send a heartbeat by claiming the message again, which resets its idle time."""
         settings, client = self._broker.settings, await self._client()
         await client.xclaim(
             settings.commands, settings.group, self._broker.consumer, 0, [self._entry], justid=True

@@ -1,4 +1,4 @@
-"""Workers that take their commands from a message broker, through FastStream.
+"""Workers that use FastStream to take their commands from a message broker.
 
 The module contains the code for all brokers: consumer slots that each process one message at a time, the
 periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` contains the
@@ -9,11 +9,10 @@ code for a particular broker::
         await OrderWorker(client, broker).run(stop)
 
 The worker does not use FastStream's own subscription loops, for three reasons. The loops fetch messages in
-advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
-permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
-when the group is deleted, and never restart. The worker calls the subscribers' ``get_one`` instead, which has
-none of the three problems. On NATS, the slots share their requests; see
-`transfer_async.integrations.faststream.nats`.
+advance, and these messages get no heartbeats. After a consumer is deleted or the connection is permanently
+closed, the loops poll without a pause, as if the queue were empty. On Redis, the loops end when the group is
+deleted, and never restart. The worker instead calls the subscribers' ``get_one``, which avoids these
+problems. On NATS, the slots share their requests; see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
 """The first and the longest pause after a failure of the broker, in seconds. Each pause is twice the last."""
 
 GRACE = 5.0
-"""The maximum time that cancelled tasks have to end, in seconds."""
+"""The maximum time to wait for cancelled tasks to end, in seconds."""
 
 OPENING = 10.0
 """The timeout in seconds for connecting to the broker and creating missing streams there."""
@@ -63,7 +62,7 @@ class OrderWorker:
         measure: a function that records each delivery that was processed; see `Measure`.
 
     Attributes:
-        started: an event that is set when the worker begins to take messages.
+        started: an event that is set once the worker takes messages.
 
     Raises:
         ValueError: the client's journal is not durable.
@@ -104,7 +103,7 @@ class OrderWorker:
     async def run(self, stop: asyncio.Event) -> None:
         """Take messages until ``stop`` is set.
 
-        The worker then finishes the messages in progress and closes the broker.
+        When ``stop`` is set, finish the messages in progress and close the broker.
 
         If the broker is unreachable, the worker retries until it responds. If `run` is cancelled, it cancels
         the messages in progress, and the broker redelivers them.
@@ -168,7 +167,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process messages one by one. Request a message only when the previous one is finished."""
+        """Process messages one by one, and request each message only when the previous one is finished."""
         pauses = _Pauses()
         while self._is_running():
             try:
@@ -244,7 +243,7 @@ class OrderWorker:
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
     """Return the error of the task ``opening``, or None.
 
-    A task that is unfinished or cancelled has timed out.
+    An unfinished or cancelled task counts as timed out.
     """
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE

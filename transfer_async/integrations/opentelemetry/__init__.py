@@ -1,4 +1,4 @@
-"""Traces and metrics for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
+"""OpenTelemetry traces and metrics, which require the extra ``transfer_async[opentelemetry]``.
 
 By the layering rules, this package may import the client and the layers below it.
 """

@@ -81,7 +81,7 @@ _WAITING = {
 
 
 class Instruments:
-    """The OpenTelemetry instruments that one `Telemetry` uses.
+    """The OpenTelemetry instruments of one `Telemetry` object.
 
     Args:
         meter: the meter that creates the instruments.
@@ -91,7 +91,7 @@ class Instruments:
     Attributes:
         in_doubt: the number of orders in doubt, or None until it is known.
         ages: the ages of the oldest doubt, pending undo and pending notification, in seconds.
-        clients: the clients whose retry budgets are observed. The set does not keep the clients alive.
+        clients: weak references to the clients whose retry budgets are observed.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
@@ -205,6 +205,6 @@ OTHER: Final = "_OTHER"
 def error_type(name: str) -> str:
     """Return ``name`` if it may be a class name, otherwise `OTHER`.
 
-    If attributes contained free text, there would be too many metric series.
+    Free text in attributes would create too many metric series.
     """
     return name if name.isidentifier() else OTHER

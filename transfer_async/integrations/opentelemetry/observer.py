@@ -1,9 +1,9 @@
-"""Traces and metrics of the client for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
+"""OpenTelemetry traces and metrics of the client.
 
-An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
-attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
-keys, ids, statuses, and names of hooks and errors. Attributes never contain personal data, an error's text or
-its traceback.
+Each order becomes a span in its caller's trace, and its HTTP attempts become child spans. Names of metrics
+and attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes
+contain keys, ids, statuses, and the names of hooks and errors, but never personal data, error texts or
+tracebacks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCOPE = "transfer_async"
 
 
 class Telemetry:
-    """An observer that records traces and metrics for the clients of one service::
+    """An observer that records traces and metrics of one service's clients::
 
         telemetry = Telemetry(base_url=base_url)
         journal = telemetry.journal(SQLiteJournal("orders.db"))
@@ -62,12 +62,11 @@ class Telemetry:
             server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
-        trace_requests: whether to add the trace context to the client's requests as headers
-            (``traceparent``), using the global propagator of ``opentelemetry.propagate``. Baggage is never
-            sent to the service.
+        trace_requests: whether to send the trace context in request headers (``traceparent``), using the
+            global propagator of ``opentelemetry.propagate``. Baggage is never sent to the service.
         span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
-            to replace span events with logs. To use logs instead, pass false, and add the observer
-            ``log_events`` after the `Telemetry`.
+            to replace span events with logs. To use logs now, pass false, and add ``log_events`` to the
+            observers after the `Telemetry`.
 
     Raises:
         ValueError: ``base_url`` is not valid for a client.
@@ -105,15 +104,15 @@ class Telemetry:
         return len(self._orders)
 
     def journal(self, journal: Journal) -> Journal:
-        """Return a journal that passes all calls to ``journal`` and measures their duration.
+        """Return a journal that wraps ``journal`` and measures its transitions.
 
-        Open and close the returned journal instead of ``journal``. Each run of ``recover`` by a client that
-        uses the returned journal also updates the number of orders in doubt.
+        Open and close the returned journal instead of ``journal``. If a client uses the returned journal, its
+        ``recover`` also updates the number of orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Observe the retry budget of ``client``. `Telemetry` does not keep the client alive."""
+        """Observe the retry budget of ``client`` through a weak reference."""
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
@@ -148,7 +147,7 @@ _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
 
 
 class TimedJournal:
-    """A journal that passes all calls to a wrapped journal and measures the duration of transitions.
+    """Wraps a journal and measures the duration of its transitions.
 
     Args:
         journal: the journal to measure.
@@ -202,7 +201,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return a page of pending keys, and note the oldest doubt, undo and notification for the metrics.
+        """Return a page of pending keys, and record the oldest doubt, undo and notification in it.
 
         Every run of ``recover`` reads all pending keys with `work`.
         """
@@ -250,7 +249,7 @@ def _noted(
     read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
     oldest: Oldest | None,
 ) -> list[tuple[str, Entry]]:
-    """Record the oldest start times in ``found`` for the current task, and return ``found``."""
+    """Update the current task's `Oldest` with the entries in ``found``, and return ``found``."""
     oldest = read_by[_this_task()] = oldest or Oldest()
     for _, entry in found:
         oldest.note(entry)
@@ -269,7 +268,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    Each time is in seconds on the journal's clock, or None if nothing of this kind is pending.
+    Each time is in seconds on the journal's clock, or None if no such work is pending.
     """
 
     doubt: float | None = None
@@ -277,9 +276,9 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Update the start times with the pending doubt, undos and notifications of ``entry``.
+        """Take the doubt, undos and notifications of ``entry`` into account.
 
-        For an undo or a notification without a recorded time, the time of the key's claim is used.
+        If the time of an undo or a notification is not recorded, the time of the key's claim is used.
         """
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
@@ -350,7 +349,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt in progress, with its start time in nanoseconds since 1970 and on a monotonic clock."""
+    """An HTTP attempt in progress, with its start time on the wall clock and on a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)
@@ -359,7 +358,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, and what is known about its outcome so far."""
+    """An order whose call is in progress, with the part of its outcome that is already known."""
 
     span: Span
     context: Context
@@ -376,7 +375,7 @@ class Orders:
     Args:
         tracer: the tracer that creates the spans.
         instruments: the metrics to update.
-        server: the service's address, as attributes of the spans of attempts.
+        server: the service's address, as attributes of attempt spans.
         span_events: whether span events are recorded.
     """
 
@@ -416,7 +415,7 @@ class Orders:
             record(event)
 
     def headers_for(self, intent_id: str | None) -> dict[str, str]:
-        """Return headers with the trace context of the order's attempt, or of the current span."""
+        """Return headers with the trace context of the order's open attempt, or else of the current span."""
         where = context.get_current()
         order = None if intent_id is None else self._open.get(intent_id)
         if order is not None and order.attempt is not None:
