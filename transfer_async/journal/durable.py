@@ -288,8 +288,8 @@ class DurableJournal(abc.ABC):
         """See `Journal.work`."""
         return entries_of(scope, await self._page(scope, "%", limit=limit, after=after), self._seal)
 
-    async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys whose lease has not expired."""
+    async def unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal`."""
         found = await self._page(scope, "%", limit=limit, after=after, at=math.inf)
         return entries_of(scope, found, self._seal)
 

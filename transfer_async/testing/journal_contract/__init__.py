@@ -318,6 +318,22 @@ class JournalContract:
         assert dict(later) == {key: await journal.read(SCOPE, key) for key in ("undo", "undo due")}
         assert await pending_undos(OTHER_SCOPE, limit=10) == []
 
+    async def test_unfinished_also_lists_the_keys_that_a_worker_uses(self, journal: Journal) -> None:
+        """The optional method ``unfinished`` lists what a comparison with the service needs."""
+        unfinished = getattr(journal, "unfinished", None)
+        if unfinished is None:
+            pytest.skip("the journal has no unfinished(): compare it with the service while no worker runs")
+        for key, way in _every_end().items():
+            await made(journal, *way, key=key)
+        listed: list[tuple[str, object]] = []
+        while page := await unfinished(SCOPE, limit=2, after=listed[-1][0] if listed else ""):
+            listed += page
+            assert len(listed) <= 5, "a page repeats the keys of an earlier page"
+
+        expected = ("claimed", "doubt", "sending", "undo", "undo due")
+        assert listed == [(key, await journal.read(SCOPE, key)) for key in expected]
+        assert await unfinished(OTHER_SCOPE, limit=10) == []
+
     async def test_work_lists_each_key_once_page_by_page(self, journal: Journal) -> None:
         for key in "cabed":
             await made(journal, claim(), mark(), doubt(), key=key)
