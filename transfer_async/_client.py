@@ -741,7 +741,7 @@ _FORKED = (
     "each process"
 )
 _OTHER_LOOP = (
-    "the client belongs to another event loop, the one in which it was first used: create a client for each "
+    "the client was first used in another event loop: create a client for each "
     "loop and thread (asyncio.run starts a new loop each time), or run the call in the client's own loop "
     "(asyncio.run_coroutine_threadsafe)"
 )

@@ -88,7 +88,7 @@ def create(
         float, typer.Option(help="Maximum seconds for sending an order, including safe retries.")
     ] = 30.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds until the next run may use the keys of a killed run.")
+        float, typer.Option(help="If this run is killed, seconds until another run may use its keys.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
@@ -114,28 +114,28 @@ def create(
     hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. The file of an earlier run is renamed to PATH.old. The files of outcomes contain no
+    line has an outcome. A PATH from an earlier run is first renamed to PATH.old. None of these files contains
     personal data.
 
-    --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
-    clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no
-    hold is placed.
+    --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
+    a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is
+    placed.
 
     After Ctrl-C or SIGTERM, the command finishes the orders in flight and starts no new ones; a second signal
     aborts the orders in flight. A run stops early after 10 consecutive failures caused by a wrong token or
-    base URL. A run also stops early after 32 (twice --concurrency, but at least 20) consecutive orders that
-    are in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line
-    is retried after all other lines, until the lease expires.
+    base URL. The run also stops early if many consecutive orders end in doubt or fail for reasons unrelated
+    to the order: 20, or twice --concurrency if that is more (32 by default). If another run is using a line's
+    key, the line is retried after all other lines, until the other run's lease expires.
 
-    Exit codes (if several of 3 to 5 apply, the highest is returned). After exit code 1, 130 or 143, orders
-    may also be in doubt:
+    If several of the exit codes 3, 4 and 5 apply, the highest is returned. After exit code 1, 130 or 143,
+    some orders may also be in doubt. Exit codes:
 
     \b
-      0    all orders are created, or the dry run found no fault
+      0    all orders were created, or the dry run found no errors
       1    the run could not finish: the journal, the service, the file or the disk failed
-      2    wrong usage, faults in the file, or no orders in it; nothing was sent
-      3    some orders were refuted, or refused and would be refused again; all others are created
-      4    some orders were not sent, or refused for a temporary reason: run the command again
+      2    wrong usage, or the file contains errors or no orders; nothing was sent
+      3    some orders were refuted or permanently refused; all others were created
+      4    some orders were not sent, or were refused for a temporary reason: run the command again
       5    some orders are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """

@@ -430,8 +430,8 @@ class Tally:
             )
         if count := self._reasons[process.UNKNOWN].total():
             yield (
-                f"in doubt: {count:,}. These orders may exist: keep the holds, do not make the "
-                "payments in another way, and run: transfer-async journal list"
+                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay by other means, "
+                "and run: transfer-async journal list"
             )
         if reasons := self._reasons[process.NOT_SENT]:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"

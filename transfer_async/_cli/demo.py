@@ -494,9 +494,7 @@ class Scene:
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]
-        self.lines.check(
-            key, f"the sandbox contains the order, as number {number} of {number}", last == [order.id]
-        )
+        self.lines.check(key, f"the order is in the sandbox, as the newest of {number}", last == [order.id])
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:

@@ -83,7 +83,9 @@ class FileDecision:
 def _seen(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError("seen: must be the version of the key that you saw (moves in journal list --json)")
+        raise ValueError(
+            "seen: must be the version of the key that you saw ('moves' in the output of journal list --json)"
+        )
     return int(text)
 
 
@@ -143,7 +145,7 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 class DecisionCheck(Checking):
     """Checks all rows before the first decision is recorded."""
 
-    one_each = "decide each key once"
+    one_each = "make only one decision per key"
     none_done = "No decision was recorded."
 
     def _add(self, command: FileDecision) -> None:

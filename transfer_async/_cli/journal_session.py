@@ -203,8 +203,7 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
     elif record.state is KeyState.FREE:
         end = (
             f"{_pending_text(target, key)}. If the same message or line is processed again, "
-            "the recorded result is returned. To make a payment that is still due, use "
-            "another key"
+            "the recorded result is returned. If the payment is still due, use another key"
         )
     else:
         end = "find out whether its order exists, then resolve or refute it"

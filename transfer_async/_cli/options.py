@@ -69,8 +69,8 @@ SettleAfter = Annotated[
     float,
     typer.Option(
         help=(
-            "Minimum seconds between the last moment at which an order could have been "
-            "sent and a decision that the order does not exist."
+            "Seconds to wait, after an order could last have been sent, before accepting that it does not "
+            "exist."
         )
     ),
 ]
@@ -78,9 +78,8 @@ AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Used instead of --settle-after if resolve returns NO_ORDER for an order whose "
-            "sender never reported a result (the sender may only be suspended); 86400 (a "
-            "day) by default."
+            "Replaces --settle-after when resolve returns NO_ORDER for an order whose sender never reported "
+            "a result and may only be suspended; 86400 (a day) by default."
         )
     ),
 ]

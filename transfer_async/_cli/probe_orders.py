@@ -365,9 +365,9 @@ class LevelOrders:
             is_success = answer.status is not None and 200 <= answer.status <= 299
             if item.case.level == REFUSALS and (is_success or answer.order in ("new", "same")):
                 raise Stopped(
-                    f"{item.name} ({item.case.why}) should be refused, but was created or received "
-                    "a success response. Check the order in the test environment; no further order "
-                    "is sent"
+                    f"{item.name} ({item.case.why}) should have been refused, but the service created the "
+                    "order or returned a success status. Check the order in the test environment; no "
+                    "further order is sent"
                 )
             if item.name == profile.ORDER and answer.order != "new" and answer.unreadable is None:
                 raise Stopped(
@@ -390,7 +390,7 @@ class LevelOrders:
 
 _TITLES = {
     REFUSALS: "level 1: orders that must be refused; if one is created, the probe stops",
-    ORDERS: "level 2: real orders of the test environment",
+    ORDERS: "level 2: real orders in the test environment",
 }
 
 

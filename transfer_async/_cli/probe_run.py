@@ -172,7 +172,7 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     return [
         "level 0: reads only; no order, no cost",
         (f"  {count} requests: who-am-i with the token, a wrong token and no token; an unknown path;"),
-        ("    GET on the create-order path; each of these requests twice, on its own connection"),
+        ("    GET on the create-order path; each request is sent twice, on its own connection"),
         (
             f"  up to {limits.requests} more requests: who-am-i, repeated on one connection "
             "until the service closes the connection"
@@ -395,7 +395,8 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     if unclear:
         named = ", ".join(unclear)
         yield (
-            f"refused with a status that does not prove a refusal, so that such orders end in doubt: {named}"
+            "some orders were refused with a status that does not prove a refusal; such orders end in "
+            f"doubt: {named}"
         )
 
 
@@ -419,7 +420,7 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. The order whose connection was closed exists, because its repetition was refused"
+        return f"{note}. The order whose connection was closed exists, because the repeated order was refused"
     return f"{note}. It is unknown whether the order whose connection was closed exists"
 
 

@@ -73,7 +73,7 @@ def _fault_share(text: str) -> tuple[Fault, float]:
         return fault, float(share)
     except ValueError:
         raise ValueError(
-            f"the fraction of orders to affect is missing: write, for example, {name}=0.05"
+            f"the share of orders to affect is missing: write, for example, {name}=0.05"
         ) from None
 
 

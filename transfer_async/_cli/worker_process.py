@@ -94,7 +94,7 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
 def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[str]:
     settings = plan.settings
     lines = [
-        f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
+        f"worker for {public(plan.base_url)}, up to {settings.concurrency} commands at once, until Ctrl-C",
         f"commands from {settings.commands} at {public(plan.broker)}",
         f"outcomes to {settings.outcomes}, dead letters to {settings.dead_letters}",
         f"journal {public(plan.journal)}",

@@ -77,7 +77,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     except msgspec.ValidationError:  # In JSON of any shape, this is the only cause of the error.
         raise Unreadable("$", "has a whole number with too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
-        raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
+        raise Unreadable("$", f"is not readable JSON ({type(error).__name__})") from None
     brackets = len(data) - len(data.replace(b"{", b"").replace(b"[", b""))  # `count` takes ten times as long.
     if brackets > MAX_DEPTH and _is_deep(tree):
         raise Unreadable("$", "is nested too deeply")

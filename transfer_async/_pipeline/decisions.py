@@ -291,8 +291,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.CREATED,
         effects=_of_resolving,
         help="Record that the order of a key in doubt exists.\n\n"
-        "From now on, calls with the key return the order's id. Without an id, the command asks about the "
-        "candidate: the order id in the service's response.",
+        "From now on, calls with the key return the order's id. Without an id, the command asks whether to "
+        "use the candidate, the order id found in the service's response.",
         title="The order exists",
         button="It exists",
         propose="Propose that the order exists",
@@ -309,8 +309,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         frees_key=True,
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
-        help="Record that no order exists for a key in doubt, and none can appear.\n\n"
-        "A refutation frees the key. The command shows what the next recovery will undo, such as a hold, and "
+        help="Record that a key in doubt has no order, and that none can appear.\n\n"
+        "The key is then free. The command shows what the next recovery will undo, such as a hold, and "
         "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
         "the recorded result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",

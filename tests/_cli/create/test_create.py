@@ -578,5 +578,5 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks and, optionally, resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_command.AT_LEAST})" in words
+    assert f"{create_command.AT_LEAST}, or twice --concurrency if that is more ({2 * 16} by default)" in words
     assert "[default: 16;" in words

@@ -226,11 +226,16 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ),
         (
             HEADER + "a,resolve,tx-1,why,-1\n",
-            ["line 2: seen: must be the version of the key that you saw (moves in journal list --json)"],
+            [
+                (
+                    "line 2: seen: must be the version of the key that you saw "
+                    "('moves' in the output of journal list --json)"
+                )
+            ],
         ),
         (
             HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",
-            ["line 3: key: is already used on line 2: decide each key once"],
+            ["line 3: key: is already used on line 2: make only one decision per key"],
         ),
         (HEADER + "a,end it,tx-1,x,3\n", ["line 2: decision: must be one of resolve, refute, amend, waive"]),
         ("key,order_id,reason,seen\n", ["line 1: decision: is missing: add this column"]),

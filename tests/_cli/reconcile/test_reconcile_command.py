@@ -134,7 +134,7 @@ async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
     assert f"lost: ambiguous; matching orders: {order_id}" in output
-    assert "refuted keys that may have sent one of these orders: mistaken" in output
+    assert "refuted keys to which one of these orders may belong: mistaken" in output
     assert "0 proposed" in output
     assert f"{order_id}: belongs to no key" in output
     found_as_json = await found(export)
@@ -450,7 +450,7 @@ def test_only_the_first_faults_are_printed(empty: Path):
 @each(
     ("words", "code", "why"),
     [
-        (["export.xlsx"], 2, "EXPORT: its name must end in"),
+        (["export.xlsx"], 2, "EXPORT: the file's name must end in"),
         (["gone.csv"], 1, "EXPORT: cannot be read (No such file"),
         (["export.jsonl", "--column", "colour=red"], 2, "--column: must be FIELD=COLUMN"),
         (["export.jsonl", "--slack", "-1"], 2, "--slack: must be"),
