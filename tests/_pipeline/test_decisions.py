@@ -139,7 +139,7 @@ async def test_a_refutation_that_is_too_early_does_not_quarantine_a_corrupt_reco
     unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged row is read
     entries[world.scope, "k"] = replace(entries[world.scope, "k"], unread=unread)
-    with pytest.raises(ValueError, match=r"too early, .*; try again in 300 s"):
+    with pytest.raises(ValueError, match=r"too early: .*; try again in 300 s"):
         await operators(world).refute("k", undone=True, **ADA)
 
     assert (await world.entry()).unread == unread
@@ -296,8 +296,8 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
         ("k", "resolve", None, "order_id: must look like"),
         ("k", "refute", "tx-1", "order_id: is not allowed for refute"),
         ("k", "nonsense", None, "decision: must be one of resolve, refute, amend, waive"),
-        ("k", "waive", None, "key: WAIVE is for FOUR_EYES"),
-        (FOUR_EYES, "refute", None, "key: WAIVE is for FOUR_EYES"),
+        ("k", "waive", None, "key: the only decision allowed for FOUR_EYES"),
+        (FOUR_EYES, "refute", None, "key: the only decision allowed for FOUR_EYES"),
         ("k", "refute", None, "key: it is too early"),
         ("k", "amend", "tx-1", "key: must have a recorded order; it is in doubt"),
         ("never", "refute", None, "key: has no record"),

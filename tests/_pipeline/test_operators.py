@@ -233,7 +233,7 @@ async def test_a_refutation_that_is_too_early_says_how_long_to_wait(
     world.time.pass_(passed)
     why = await refusal(desk.refute("k", **SAID))
 
-    assert why == f"key: it is too early, because a request may still take effect; try again in {left} s"
+    assert why == f"key: it is too early: a request may still take effect; try again in {left} s"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

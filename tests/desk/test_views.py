@@ -375,7 +375,7 @@ async def test_the_search_text_appears_in_no_address(world: World, desk: Desk):
     answer = await ada.post("/find", {"text": "ben.okri"})
     found = await ada.get(where_to(answer)[0])
 
-    assert "No such key, and no listed key has this text, id or amount." in found.text
+    assert "No such key, and no listed key contains this text, id or amount." in found.text
     assert "okri" not in answer.headers["Location"]
     assert not any("okri" in link for link in found.page.links)
 

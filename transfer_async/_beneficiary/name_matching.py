@@ -159,7 +159,7 @@ def read_name(name: PersonName) -> NameParts:
     )
     scripts = {word.script for word in parts.words}
     if len(scripts) > 1 and not scripts <= {LATIN, HAN, "HANGUL"}:  # as in "Peter 陳"
-        raise UnreadableName("mixes words from several scripts")
+        raise UnreadableName("contains words in several scripts")
     return parts
 
 

@@ -86,7 +86,7 @@ class UserLookup:
             ValueError: the look-up is already bound to another client.
         """
         if self._bound() not in (None, client):
-            raise ValueError("UserLookup: is already used by another client; create one for each client")
+            raise ValueError("UserLookup: another client already uses it; create one for each client")
         self._client = weakref.ref(client)
 
     def _bound(self) -> TransferClient | None:
@@ -197,9 +197,9 @@ class BeneficiaryVerification:
             lookup,
             "lookup(username)",
             name="lookup",
-            kind="an async function of a username, or a UserLookup",
+            kind="an async function that takes a username, or a UserLookup",
         )
-        kind = "an async function of the intent and the user"
+        kind = "an async function that takes the intent and the user"
         for argument, accept in (("accept_close", accept_close), ("accept_mismatch", accept_mismatch)):
             if accept is not None:
                 checked_async(accept, f"{argument}(intent, user)", name=argument, kind=kind)

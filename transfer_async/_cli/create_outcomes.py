@@ -438,7 +438,7 @@ class Tally:
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
-            named = f" Fields that the service named: {_named(self._fields)}." if self._fields else ""
+            named = f" The service named these fields: {_named(self._fields)}." if self._fields else ""
             yield (
                 f"would be refused again: {_counted(reasons)}.{named} "
                 "Correct these lines, keep their keys, and run the same command again"

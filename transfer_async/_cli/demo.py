@@ -297,7 +297,7 @@ PAYMENTS = (
     Payment(
         OTHER,
         PersonName("Amaka", "Nwosu"),
-        "pays Amaka Nwosu, at Ben Okri's username",
+        "pays Amaka Nwosu, but with Ben Okri's username",
         "the names do not match, and no order exists",
         (CLOSE,),
         MatchResult.NO_MATCH,
@@ -600,7 +600,7 @@ async def _a_refusal(scene: Scene) -> None:
         lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
         lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
     else:
-        raise FalseClaim("an order to a beneficiary who cannot be paid was created")
+        raise FalseClaim("an order was created for a beneficiary who cannot be paid")
     lines.check(REFUSED, "the hold is released", REFUSED in scene.ledger.released)
     record = await scene.client.known(REFUSED)
     free = record is not None and record.state is KeyState.FREE

@@ -78,7 +78,10 @@ class JournalTarget:
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
                     advice = "pass the right scope with --scope or --base-url"
-                    fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
+                    fail(
+                        f"journal: the journal has no key of the scope {self.scope}, {names}: {advice}",
+                        OTHER_SCOPE,
+                    )
                 return await work(operators)
 
         return run_journal(opened(), refusal_code=refusal_code)
@@ -206,5 +209,5 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
             "the recorded result is returned. If the payment is still due, use another key"
         )
     else:
-        end = "find out whether its order exists, then resolve or refute it"
+        end = "find out whether its order exists, then resolve or refute the order"
     tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; {end}")

@@ -364,7 +364,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
         answer = read_answer(response.body)
         order_id, is_order = answer.order.id, True
         if sent is not None and (other := other_order(sent, answer)):
-            unreadable = f"the response describes another order: {other} differs"
+            unreadable = f"the response describes a different order: {other} differs"
     except Unreadable as error:
         unreadable = str(error)
     document = _decoded(response.body)

@@ -382,7 +382,7 @@ class LevelOrders:
         more = ", ".join(item.name for item in self.sent if item.counted is not None)
         if more and self.amount_sent > self.cap.amount:
             raise Stopped(
-                f"the service calculated larger amounts than were sent ({more}): the total is "
+                f"the service calculated larger amounts than the probe sent ({more}): the total is "
                 f"now {self.amount_sent:f} {self.plan.order.poster_currency}, more than "
                 "--most-amount. No further order is sent"
             )

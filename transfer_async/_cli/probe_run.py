@@ -335,7 +335,7 @@ def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
-        return REFUSED, "the default: no response with a default status contained an order"
+        return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
     return REFUSED - taken, (
         f"without {shown}, which does not prove a refusal: a response with this status contained an order"

@@ -408,7 +408,7 @@ def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
     if len(set(map(str, found.values()))) > 1:
         given = [*found]
         raise ValueError(
-            f"{name}: has different values in {' and in '.join(given)}; choose one of these columns with "
+            f"{name}: found in {' and in '.join(given)}; choose one of these columns with "
             f"--column {name}={given[0]}"
         )
     return next(iter(found.values()), None)

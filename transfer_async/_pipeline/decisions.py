@@ -121,7 +121,7 @@ def _of_resolving(
     if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
-            f"{verb} puts the corrupt record into quarantine. The recorded order does not change: {{}}.",
+            f"{verb} quarantines the corrupt record. The recorded order does not change: {{}}.",
             (known,),
         )
         return
@@ -163,7 +163,7 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
 
 def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
     by_hand = to_undo_by_hand(entry, refuting=True)
-    frees = "puts the corrupt record into quarantine" if entry.state is KeyState.FREE else "frees the key"
+    frees = "quarantines the corrupt record" if entry.state is KeyState.FREE else "frees the key"
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")

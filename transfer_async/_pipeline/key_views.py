@@ -46,13 +46,14 @@ CAUSES = {
 NEXT_STEPS = {
     CauseKind.NO_ANSWER: "The order probably exists: ask the service about it",
     CauseKind.CUT_ANSWER: "The order probably exists: ask the service about it",
-    CauseKind.STATUS: "Ask the service, with the request id",
+    CauseKind.STATUS: "Ask the service about the order, quoting the request id",
     CauseKind.UNREADABLE_ANSWER: "Ask the service about the candidate order",
-    CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
+    CauseKind.SECOND_ANSWER: "Ask the service about the order, quoting the request id",
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a suspended process may still send "
     "the order. Then ask the service about the order",
     CauseKind.CLOSED: "The order probably exists: ask the service about it",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Ask the service for the right order",
+    CauseKind.TAKEN_BACK: "Check in the history why the id was withdrawn, then ask the service "
+    "for the right order",
     CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
@@ -403,8 +404,8 @@ class ApproverIsProposer(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "by: is the proposer, or has a name that looks like the proposer's; another person must approve "
-            "it, under a clearly different name"
+            "by: is the proposer's name, or looks like it; another person must approve the proposal, under a "
+            "clearly different name"
         )
 
 
@@ -463,7 +464,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
 def too_early(wait: float) -> ValueError:
     """Create the error for a refutation that is ``wait`` seconds too early."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
-    return ValueError(f"key: it is too early, because a request may still take effect; try again in {left} s")
+    return ValueError(f"key: it is too early: a request may still take effect; try again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:

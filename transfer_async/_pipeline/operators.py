@@ -679,7 +679,9 @@ class Operators:
         nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
+            raise ValueError(
+                "key: the only decision allowed for FOUR_EYES is WAIVE, which no other key allows"
+            )
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return
@@ -705,7 +707,7 @@ class Operators:
                 raise
             why = str(error).removeprefix("key: ")
             raise RecordSetAside(
-                f"key: the corrupt record was put into quarantine. Nothing was decided: {why}"
+                f"key: the corrupt record was quarantined. Nothing was decided: {why}"
             ) from error
 
     async def _demanded(self) -> Entry:

@@ -233,7 +233,7 @@ class _AuthMiddleware:
             raise
         except Exception as error:  # noqa: BLE001 - its text may contain personal data, so it is never shown
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
-            return self._message(request, 500, "Internal error", "The log contains the kind of error.")
+            return self._message(request, 500, "Internal error", "See the log for the type of error.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Method not allowed"}

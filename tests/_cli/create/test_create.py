@@ -352,7 +352,7 @@ async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(
     for result in runs:
         assert (
             "would be refused again: 1 (Refused 1). "
-            "Fields that the service named: poster_recipient_username 1. "
+            "The service named these fields: poster_recipient_username 1. "
             "Correct these lines, keep their keys, and run the same command again"
         ) in result.stdout
     await bench.run(await bench.orders(row(1), row(2)))

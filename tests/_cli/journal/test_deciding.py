@@ -109,7 +109,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
     shown = await told("show", "k")
 
     assert right.stdout == "k: created; its order is tx-right\n"
-    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute it\n"
+    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute the order\n"
     assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
     assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
         ("resolve", "tx-wrong"),
@@ -150,7 +150,7 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
 
-    assert re.search(r"too early, .* try again in \d+ s\n$", result.stderr)
+    assert re.search(r"too early: .* try again in \d+ s\n$", result.stderr)
 
 
 @each(

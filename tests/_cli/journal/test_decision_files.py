@@ -192,7 +192,7 @@ async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_anot
 
     assert alone.stderr.count("this scope requires dual control") == 2
     assert again.stdout.startswith("2 rows: 2 done before\n")
-    assert same.stderr.count("by: is the proposer") == 2
+    assert same.stderr.count("by: is the proposer's name") == 2
     assert both.stdout.startswith("2 rows: 2 done\n")
     assert twice.stdout.startswith("2 rows: 2 done before\n")
     assert (await doubts.entry("a")).order_id == "tx-a"

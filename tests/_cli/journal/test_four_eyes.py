@@ -25,7 +25,7 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
     )
     assert proposed.stdout.startswith("k: proposed: refute; another person must approve proposal ")
     assert "to approve: refute" in listed.stdout
-    assert "by: is the proposer, or has a name that looks like" in same.stderr
+    assert "by: is the proposer's name, or looks like it" in same.stderr
     assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
     assert "\nk: free; " in approved.stdout
     assert (await world.entry()).state is KeyState.FREE
@@ -38,7 +38,7 @@ async def test_an_approval_waits_for_the_given_time_too(world: World):
     approve = ("approve", "k", "--yes", "--proposal", proposal, *BEN)
     early = await asked(*approve, "--settle-after", "1e9", code=1)
 
-    assert "it is too early, because a request may still take effect" in early.stderr
+    assert "it is too early: a request may still take effect" in early.stderr
     assert (await world.entry()).state is KeyState.IN_DOUBT
     await asked(*approve)
 
@@ -122,7 +122,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
         "ada proposes to waive dual control: seen on the statement; another person must approve it",
     ]
     assert (as_json["demanded"], as_json["proposal"]["decision"]) == (True, "waive")
-    assert "another person must approve it" in same.stderr
+    assert "another person must approve the proposal" in same.stderr
     assert waived.stdout == f"{world.scope}: one person is enough\n"
 
 

@@ -402,7 +402,7 @@ def row(**changes: Any) -> str:
         (row(id="17"), "line 1: order_id: must look like 'tx-…'"),
         (
             row(order_id="tx-2"),
-            "line 1: order_id: is in order_id and in id; choose one of these columns with --column",
+            "line 1: order_id: found in order_id and in id; choose one of these columns with --column",
         ),
         (row(posted_at="2026-01-31"), "line 1: posted_at: is a date without a time"),
         (row(posted_at="2026-W05-6"), "line 1: posted_at: is a date without a time"),
@@ -410,7 +410,7 @@ def row(**changes: Any) -> str:
         (f"{HEADER},poster_amount\n", "line 1: poster_amount: two columns have the name poster_amount"),
         (
             f"{HEADER},order_id\n",
-            "line 1: order_id: is in order_id and in id; choose one of these columns with --column order_id=",
+            "line 1: order_id: found in order_id and in id; choose one of these columns with --column order_id=",
         ),
     ],
 )

@@ -320,7 +320,10 @@ async def test_a_hook_with_many_awaits_is_cancelled_only_at_the_first_ones(monke
     report = await verify_hooks(lambda: bank, sequences=0)
 
     report.check()
-    assert report.notes == (NO_PROCESS, "a hook has more than 4 awaits: it was interrupted at the first 4")
+    assert report.notes == (
+        NO_PROCESS,
+        "a hook has more than 4 awaits: it was interrupted only at the first 4",
+    )
 
 
 @pytest.mark.parametrize(

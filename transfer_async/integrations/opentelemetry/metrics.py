@@ -46,17 +46,17 @@ OPERATION_DURATION: Final = "db.client.operation.duration"
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
-    DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
+    DOUBTS_BEGUN: ("{order}", "Orders whose outcome became unknown."),
     DOUBTS_ENDED: ("{order}", "Orders in doubt that were resolved or refuted, by outcome."),
     UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
     DUPLICATES_SUSPECTED: ("{order}", "Orders that may have been paid twice."),
     COMMANDS: (
         "{command}",
-        "Command deliveries that a worker processed, by disposition.",
+        "Command deliveries processed, by disposition.",
     ),
     COMMANDS_REDELIVERED: (
         "{command}",
-        "Processed deliveries that were redeliveries.",
+        "Processed command deliveries that were redeliveries.",
     ),
 }
 """The unit and the description of each counter."""
@@ -127,7 +127,7 @@ class Instruments:
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
             unit="{token}",
-            description="Tokens left in the retry budget; the lowest, if there are several clients.",
+            description="Tokens left in the retry budget; with several clients, the lowest count.",
         )
 
     def count(self, name: str, attributes: Attributes | None = None) -> None:

@@ -387,7 +387,7 @@ SETTLING: dict[str, Scenario] = {
     "an order that appears after its refutation binds the key again": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW, refute(), create()),
     ),
-    "a claim with once returns the recorded refusal": (
+    "a claim with `once` returns the recorded refusal": (
         (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
@@ -402,7 +402,7 @@ SETTLING: dict[str, Scenario] = {
 }
 
 PENDING: dict[str, Scenario] = {
-    "an undo can be pending under a lease": (
+    "an undo can become pending while a lease is held": (
         claim(),
         release(None, pending_undos=undos("hold", "check")),
         LEASE,
@@ -428,7 +428,7 @@ PENDING: dict[str, Scenario] = {
             mark_undone("hold"),
         ),
     ),
-    "an undo that becomes due late is pending once": (
+    "an undo that becomes due late is recorded as pending only once": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), add_undos("hold", "check")),
     ),
     "pending undos outlive the next intents": (
@@ -465,7 +465,7 @@ DECISIONS: dict[str, Scenario] = {
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
         for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
-    "viewing a key, a note and a watcher leave a proposal valid": (
+    "a proposal stays valid if the key is viewed or watched, or gets a note": (
         (PROPOSED, look(), note(), watch(), unwatch(), watch(), APPROVAL),
     ),
     "only the proposed decision can be approved": (
@@ -517,7 +517,7 @@ DECISIONS: dict[str, Scenario] = {
         for way, decisions in ((IN_DOUBT, (resolve(), refute())), (RESOLVED, (amend(), take_back())))
         for decision in decisions
     },
-    "dual control allows programs and approvals": (
+    "under dual control, programs and approvals can still decide": (
         (DEMANDED, IN_DOUBT, resolve(by_program=True)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt(), propose(order_id="tx-2"))),
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
