@@ -86,8 +86,8 @@ class TransferClient:
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
-        token: the bearer token, or an async callable that returns one. The callable is called when the client
-            is first used, and again after a 401 response. Concurrent requests share one call to the callable.
+        token: the bearer token, or an async callable that returns one. The client calls the callable at first
+            use, and again after a 401 response. Concurrent requests share one call to the callable.
         hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
             be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
@@ -102,14 +102,14 @@ class TransferClient:
             how its attempt ended, because a suspended process may still send the order when it resumes. Must
             be at least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer.
             If a person refutes the order, ``settle_after`` always applies.
-        four_eyes: whether to require dual control for the scope from now on: a second person must then
+        four_eyes: whether to require dual control for the scope from now on. A second person must then
             approve each decision that a person makes; see `Operators`. The results of ``resolve`` need no
             approval.
         lease: the seconds for which a claim stays valid after its last renewal; at least 1.5 times the retry
             deadline, and at most 3,600 (an hour).
-        recover_every: the interval, in seconds, at which the client calls `recover` automatically. The first
-            run starts a random fraction of the interval after the client's first use. If ``recover_every`` is
-            None, call `recover` yourself.
+        recover_every: the interval, in seconds, at which the client calls `recover` automatically. After the
+            client's first use, the first run starts after a random fraction of the interval. If
+            ``recover_every`` is None, call `recover` yourself.
         recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
@@ -266,7 +266,7 @@ class TransferClient:
         proxy: str | None,
         response_id_header: str,
     ) -> Transport:
-        """Create the transport, which sends requests to the service. Test clients override this method."""
+        """Create the transport, which sends requests to the service. Test subclasses override this method."""
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
             raise ValueError("ssl: must be an ssl.SSLContext; without one, certificates are always verified")
         if session is not None and not isinstance(session, aiohttp.ClientSession):
@@ -435,7 +435,7 @@ class TransferClient:
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
+        """Process the unfinished work of earlier calls: abandoned claims, orders in doubt, and pending undos.
 
         A client's first run calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
         often for orders that have been in doubt for a long time. Pending undos run without waiting for
@@ -489,12 +489,12 @@ class TransferClient:
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return the recorded history of a key, oldest line first; see `Operators.history`."""
+        """Return the history of a key, oldest entry first; see `Operators.history`."""
         self._refuse_unless_open(key)
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys whose work ended before a given time, and return how many; see `Operators.prune`."""
+        """Delete keys whose work ended before a given time, and return the number; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
@@ -575,7 +575,7 @@ class TransferClient:
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
             ServiceFailed: a ``safe`` request got no usable response, even after retries.
-            OutcomeUnknown: the request may have been processed, and was not ``safe``.
+            OutcomeUnknown: a request that was not ``safe`` may have been processed.
             ConnectionFailed: nothing was sent.
         """
         wanted = ServiceRequest(

@@ -378,7 +378,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
     """Send the orders and complete the outcomes file.
 
-    Return the reason if sending or writing fails, and None otherwise.
+    Return the error message if sending or writing fails, and None otherwise.
     """
     failed = "FILE cannot be read, or --outcomes cannot be written"
     try:
@@ -462,7 +462,7 @@ class CircuitBreaker:
     _not_ready: int = field(default=0, init=False)
 
     def count(self, result: Order | Exception) -> str | None:
-        """Count a result. Return the reason to give up, or None to continue."""
+        """Count a result. Return why the run must stop early, or None if it can continue."""
         if isinstance(result, KeyBusy):  # Another worker uses the key. This is no failure.
             return None
         fate = disposition(result)
@@ -488,7 +488,7 @@ class BulkRun:
     """Sends the orders of one run.
 
     Attributes:
-        gave_up: the reason why the run gave up, or None if it did not.
+        gave_up: why the run stopped early, or None if it did not.
     """
 
     _client: TransferClient

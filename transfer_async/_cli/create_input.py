@@ -1,13 +1,12 @@
 """Read orders from a CSV or JSON Lines file: once to check every line, and once to send the orders.
 
-`ORDERS` is the layout of a file of orders. The functions of this module can also read files with other
-layouts.
+`ORDERS` is the layout of an order file. This module's functions can also read other layouts.
 
 An order file is read twice, because no order may be sent before the last line is checked, and memory use must
 not grow with the size of the file. Storing the checked orders on disk would take longer than reading the file
-again (60 microseconds per line, compared with 51), and would create a second copy of customers' data.
-`UnchangedFile` compares the content of both passes, because a file can change without changing its size or
-modification time.
+again (60 microseconds per line instead of 51), and would create a second copy of customers' data.
+`UnchangedFile` compares the content that both passes read, because a file can change while its size and
+modification time stay the same.
 """
 
 from __future__ import annotations
@@ -223,8 +222,8 @@ class OrderFile:
     def records(self) -> Iterator[Record]:
         """Yield a record for each line, in the file's order.
 
-        Every later pass compares the file's bytes with those of the first pass. The second pass yields the
-        records kept by the first pass, so that exactly the checked orders are sent.
+        Every later pass compares the bytes that it reads with those of the first pass. The second pass yields
+        the records kept by the first pass, so that exactly the checked orders are sent.
 
         Raises:
             Changed: the file has changed since the first pass.
@@ -358,8 +357,8 @@ class Checking:
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
         now: the current time. An order whose time limit has passed is reported as a fault. If ``now`` is
-            None, time limits are not checked, because a call with a key that already has an order still
-            returns the order.
+            None, time limits are not checked, because a key that already has an order still returns it after
+            its time limit.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:
@@ -367,7 +366,7 @@ class Checking:
         faulty: the number of orders with faults.
         faults: the number of faults.
         listed: the first faults, one per line.
-        sums: the total amounts of the orders without faults, by direction and currency.
+        sums: the total amounts to be sent and to arrive, by currency, of the orders without faults.
     """
 
     one_each = "give each order its own key"

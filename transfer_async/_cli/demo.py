@@ -1,8 +1,8 @@
 """The demo: a small bank sends orders to a sandbox of the service, in one process.
 
-Each line is printed as soon as its event happens: by an observer of the client, by the hold hook, by
-``resolve``, or by the code that receives a call's result. Every claim is checked against the orders in the
-sandbox and the holds in the bank's ledger.
+Each line is printed as soon as its event happens. The lines come from an observer of the client, the hold
+hook, ``resolve``, and the code that receives a call's result. Every claim is checked against the orders in
+the sandbox and the holds in the bank's ledger.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class BackOffice:
         return self.order(found[0].id)
 
     def order(self, order_id: str) -> Order:
-        """Return the order in its current state at the service."""
+        """Return the service's current record of the order."""
         return Order.from_json(self._sandbox.orders[order_id].to_json())
 
 
@@ -273,7 +273,7 @@ SAME, CLOSE, OTHER = "payment-4", "payment-5", "payment-6"
 
 @frozen
 class Payment:
-    """A payment that a customer requests, and its expected result."""
+    """A customer's payment and its expected result."""
 
     key: str
     to: PersonName

@@ -94,7 +94,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
 
 
 def _left(view: KeyView) -> list[str]:
-    """Return a key's pending undos and notifications, and the proposal to approve, as texts."""
+    """Return texts for a key's pending undos, its pending notifications, and the proposal to approve."""
     left = [*map(shown, view.pending_undos), *(f"notification: {end}" for end in view.pending_notifications)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
@@ -165,7 +165,7 @@ def proposed(proposal: Proposal) -> str:
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Return the recorded parties of an order, by their labels."""
+    """Return the recorded parties of an order, by label."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)

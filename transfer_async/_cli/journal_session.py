@@ -1,4 +1,4 @@
-"""Code that the journal commands share: the journal, the person, confirmations, and a decision's output."""
+"""Code shared by the journal commands: the journal, the person, confirmations and the output of decisions."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if the sender of a key in doubt never reported a result, because it may still send the order."""
+    """Warn if a key's sender never reported a result, because the sender may still send the order."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: the sender never reported how its attempt ended. "

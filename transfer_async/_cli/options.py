@@ -142,7 +142,7 @@ Raises ValueError if an option is invalid; the message names the option or its e
 
 
 def network_given(*values: str | None) -> Network:
-    """Return a function that builds the client settings from option values, in the order of `NETWORK`."""
+    """Return a function that builds client settings from the values of the options in `NETWORK`."""
     given = dict(zip(NETWORK, values, strict=True))
     names = {
         name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
@@ -152,7 +152,7 @@ def network_given(*values: str | None) -> Network:
 
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the network options to a command, which receives them in its ``network`` parameter as `Network`."""
+    """Add the network options to a command, which receives them as `Network` in the ``network`` parameter."""
     return expanded(command, {"network": (network_given, NETWORK)})
 
 
@@ -168,7 +168,7 @@ def parameters_of(found: Options) -> list[inspect.Parameter]:
 def expanded(
     command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
 ) -> Callable[..., None]:
-    """Return a command in which every parameter that stands for a group of options is replaced by the group.
+    """Return the command with each parameter that stands for a group of options replaced by those options.
 
     Args:
         command: the command's function.

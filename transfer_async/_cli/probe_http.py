@@ -81,7 +81,7 @@ class Response(ExchangeResult):
 
 
 class Connection:
-    """A connection that the first request opens, and that never reconnects.
+    """A connection that opens when it sends its first request, and never reconnects.
 
     Args:
         base_url: the normalised base URL.
@@ -255,7 +255,7 @@ class Service:
     ) -> tuple[Response, SeenAnswer]:
         """Send a request that creates no order, and retry while the service is busy.
 
-        A busy response is added to ``answers``.
+        Each busy response is added to ``answers``.
         """
         times = 0
         while True:
@@ -384,7 +384,7 @@ NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return the parts of a response that a profile records, its duration, and the order found in it."""
+    """Return the parts of a response that a profile records, with the response time and the order found."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)

@@ -2,8 +2,8 @@
 
 The cap applies to the total of all runs that use the same journal, even if probes are killed. Orders that
 would exceed the cap are skipped before anything is sent. The journal preserves the count across runs: each
-order has a fixed key, a key has at most one order, and an order always counts once its key has been recorded
-in the sending state.
+order has a fixed key, a key has at most one order, and an order counts from the moment its key is recorded as
+sending.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Cap:
     amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the ``wanted`` orders that do not exceed the cap, given the orders in ``sent``.
+        """Return the ``wanted`` orders that fit within the cap, in addition to those in ``sent``.
 
         Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
@@ -340,7 +340,7 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. If the service calculated an amount, count this amount for the order instead."""
+        """Record an answer. If the service calculated an amount, count that one, not the planned one."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:

@@ -140,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether a response was caused by the request itself, and not by a busy service or the token."""
+    """Return whether the request itself, and not a busy service or the token, caused the response."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 

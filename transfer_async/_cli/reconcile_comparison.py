@@ -77,7 +77,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A key in doubt with several fitting orders, or with one that may have been sent for another key."""
+    """A key in doubt with several matching orders, or with a match that may belong to another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -135,7 +135,7 @@ class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings. `Comparison` is a context manager.
 
     First add the orders in the export, then the keys for which an order may have been sent, and then the
-    known orders. In any other sequence, the comparison misses a key that is settled between two steps.
+    known orders. In any other sequence, the comparison can miss a key that is settled between two steps.
 
     Attributes:
         first: the time of the earliest order in the export; infinity if there is none.
@@ -250,7 +250,7 @@ class Comparison(TemporaryDatabase):
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
-        """Return the numbers of orders, of known orders, and of findings of each kind."""
+        """Return the number of orders, of known orders, and of findings of each kind."""
         return {
             "orders": self._count("orders"),
             "known": self._count("orders WHERE key IS NOT NULL"),
@@ -375,7 +375,7 @@ async def add_journal(
     """Add every key for which an order may have been sent, and then every known order.
 
     Returns:
-        Whether the times in the export are confirmed by an order that is also in the journal.
+        Whether an order that is also in the journal confirms the times in the export.
 
     Raises:
         ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
@@ -427,7 +427,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return how many seconds ``posted_at`` is before the order was sent, or after the order was recorded.
+    """Return by how many seconds ``posted_at`` precedes the sending of the order, or follows its recording.
 
     Return None if the order's id did not come from the service.
     """

@@ -126,7 +126,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
 
 
 def _is_permanent(error: Exception, address: str) -> bool:
-    """Return whether retrying is useless: a library or directory is missing, or the file is not a journal."""
+    """Return whether a retry cannot help: a library or directory is missing, or the file is not a journal."""
     if isinstance(error, JournalFailed):
         return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
     is_file = "://" not in address

@@ -142,9 +142,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         for state in KeyState
     ),
     *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
-    Transition(
-        Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and if the key were free, a call would pay again"
-    ),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key would allow a second order"),
     *(
         Transition(
             Suspect,

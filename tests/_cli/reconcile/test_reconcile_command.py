@@ -410,7 +410,7 @@ def row(**changes: Any) -> str:
         (f"{HEADER},poster_amount\n", "line 1: poster_amount: two columns have the name poster_amount"),
         (
             f"{HEADER},order_id\n",
-            "line 1: order_id: found in order_id and in id; choose one of these columns with --column order_id=",
+            "line 1: order_id: found in order_id and in id; choose one of these columns with --column",
         ),
     ],
 )
