@@ -92,7 +92,10 @@ def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
     [
         ("make", "verify-hooks: MODULE:FACTORY: must be module:factory, as in our_bank.hooks:make"),
         ("no_such_bank:make", "verify-hooks: MODULE:FACTORY: cannot import no_such_bank"),
-        ("right_bank_on_trial:none", "verify-hooks: MODULE:FACTORY: there is no function none in right_bank"),
+        (
+            "right_bank_on_trial:none",
+            "verify-hooks: MODULE:FACTORY: the module right_bank_on_trial has no function none",
+        ),
         ("wrong_bank_on_trial:fail", "verify-hooks: the factory failed (OSError: no ledger)"),
         ("wrong_bank_on_trial:empty", "verify-hooks: the factory must return hooks and held by name"),
     ],

@@ -446,7 +446,7 @@ async def test_a_keys_page_shows_every_transition(world: World, desk: Desk):
 
     assert "2024-05-06 12:00:00 UTC a worker took the key then claimed" in shown.text
     assert "the request was about to be sent then sending" in shown.text
-    assert "it became unknown whether the order exists no response arrived" in shown.text
+    assert "the outcome of the order became unknown no response arrived" in shown.text
 
 
 async def test_only_the_end_of_a_long_history_is_shown(

@@ -35,7 +35,7 @@ async def test_the_assertions_accept_a_created_order_with_its_hold(client, holds
     await assert_hold_kept("k", client=client, held=holds.held)
     with pytest.raises(AssertionError, match="'k': expected no order, found tx-"):
         await assert_no_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="'k': expected no hold, found hold-"):
+    with pytest.raises(AssertionError, match="'k': expected no hold, but found hold-"):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
@@ -107,7 +107,7 @@ async def test_a_hold_of_an_earlier_intent_is_found(client, holds):
     await created(client)
     holds.standing[forgotten] = "hold-forgotten"
 
-    with pytest.raises(AssertionError, match="'k': expected no hold of an earlier intent, found"):
+    with pytest.raises(AssertionError, match="'k': expected no hold of an earlier intent, but found"):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
@@ -127,7 +127,7 @@ async def test_an_order_with_another_id_than_the_journals_is_found(client):
     async with other:
         await created(other)
 
-    with pytest.raises(AssertionError, match=f"'k': the journal has the order {order.id}, but"):
+    with pytest.raises(AssertionError, match=f"'k': the journal contains order {order.id}, but"):
         await assert_one_order("k", client=client, sandbox=other.sandbox)
 
 

@@ -232,7 +232,7 @@ def without(option):
         (without("--base-url"), "--base-url, or TRANSFER_BASE_URL, is required"),
         (without("--token"), "no token: pass --token, set TRANSFER_API_TOKEN, or return a token"),
         ([*NEEDED, "--broker", "amqp://host"], "--broker: must be an address that begins with one of"),
-        ([*NEEDED, "--journal", "mysql://host"], "a journal is the path of a file, or a postgresql://"),
+        ([*NEEDED, "--journal", "mysql://host"], "a journal must be a file path or a postgresql://"),
         ([*NEEDED, "--journal", "postgresql://me:a-secret/a-secret@host"], "dsn: must be postgresql://user:"),
         ([*NEEDED, "--base-url", "http://example.org"], "--base-url: must be https"),
         ([*NEEDED, "--hooks", "nowhere"], "--hooks: must be module:factory"),

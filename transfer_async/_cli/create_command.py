@@ -284,7 +284,7 @@ class CreateRun:
         }
         missing = [name for name, value in needed.items() if value is None]
         if missing and not self.dry_run:
-            raise ValueError(f"{'; '.join(missing)}: required without --dry-run")
+            raise ValueError(f"{'; '.join(missing)}: required unless you use --dry-run")
         if missing or self.base_url is None or journal is None:
             return None
         settings = {"max_connections": max(512, self.concurrency), **self.settings}
@@ -532,7 +532,7 @@ class BulkRun:
         if self._postponed and not self._is_over:
             lines = "1 line waits" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines wait"
             longest = duration(max(0.0, self._last_lease_ends - self._clock.now()))
-            self._progress.say(f"{lines} for another worker's lease, up to {longest}")
+            self._progress.say(f"{lines} up to {longest} for another worker's lease to expire")
         until, wait = self._last_lease_ends + MARGIN, FIRST_WAIT
         while self._postponed and not self._is_over:
             left = max(0.0, until - self._clock.now())

@@ -192,7 +192,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
                 f"{option}: {shown(str(item))} exists and is not a regular file: choose another path"
             )
         if any(_is_same(item, other) for other in protected):
-            raise ValueError(f"{option}: {shown(str(item))} is FILE or the journal: choose another path")
+            raise ValueError(f"{option}: {shown(str(item))} is also FILE or the journal: choose another path")
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -570,7 +570,7 @@ async def _a_lost_answer(scene: Scene) -> None:
     except OutcomeUnknown as doubt:
         lines.tell("client", LOST, f"the call ends: {doubt.outcome.value} ({type(doubt).__name__})")
         honest = doubt.outcome is Outcome.UNKNOWN and doubt.order_may_exist
-        lines.check(LOST, "the error says that the order may exist", honest)
+        lines.check(LOST, "the error reports that the order may exist", honest)
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
         lines.check(LOST, f"the hold is kept: {ledger.kept.get(LOST)}", kept)
     else:
@@ -598,7 +598,7 @@ async def _a_refusal(scene: Scene) -> None:
         await scene.client.create_order(usd_order("tunde.bello", "noah.lind", "75.00"), key=REFUSED)
     except Refused as no:
         lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
-        lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
+        lines.check(REFUSED, "the error reports that no order exists", not no.order_may_exist)
     else:
         raise FalseClaim("an order was created for a beneficiary who cannot be paid")
     lines.check(REFUSED, "the hold is released", REFUSED in scene.ledger.released)
@@ -619,7 +619,7 @@ async def _the_matcher_bot(scene: Scene) -> None:
         scene.lines.tell("sandbox", key, f"matched: {order.id}")
         now = scene.office.order(order.id)
         same = now.id == order.id and now.state is OrderState.MATCHED
-        scene.lines.check(key, "the order is unchanged, and its state is now matched", same)
+        scene.lines.check(key, "the order is the same, and its state is now matched", same)
 
 
 async def _what_there_is(scene: Scene) -> None:

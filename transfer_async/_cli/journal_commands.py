@@ -188,7 +188,7 @@ def _decide_from_file(
         if alone := [typed[name] for name in _FROM if wanted[name]]:
             fail(f"journal: {alone[0]}: needs --from", USAGE)
         if missing := [typed[name] for name in arguments if given[name] is None]:
-            fail(f"journal: {missing[0]} is required, or --from FILE", USAGE)
+            fail(f"journal: {missing[0]} or --from FILE is required", USAGE)
         return False
     for item in parameters:
         if item.name not in _BESIDE_FROM and given[item.name] != item.default:
@@ -222,8 +222,8 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         confirm(
             (
                 "After the upgrade, programs of an earlier version, including running ones, can no "
-                "longer use the journal. The upgrade cannot be undone. Have you stopped all programs of an "
-                "earlier version, and should the journal be upgraded now?"
+                "longer use the journal. The upgrade cannot be undone. Have you stopped all these programs, "
+                "and do you want to upgrade the journal now?"
             ),
             yes=yes,
         )

@@ -347,7 +347,7 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
         raise ValueError(f"{option}: cannot import {shown(module_name)} ({in_one_line(error)})") from error
     factory: Callable[[], object] | None = getattr(module, name, None)
     if factory is None or not callable(factory):
-        raise ValueError(f"{option}: there is no function {shown(name)} in {shown(module_name)}")
+        raise ValueError(f"{option}: the module {shown(module_name)} has no function {shown(name)}")
     return factory
 
 

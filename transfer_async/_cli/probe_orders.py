@@ -404,8 +404,8 @@ def order_announcement(orders: LevelOrders) -> list[str]:
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
         *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
-        "  first, 1 more request: who-am-i",
-        f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
+        "  first, one who-am-i request",
+        f"  already sent: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
         f"  the cap: {orders.cap.orders} orders, {orders.cap.amount:f} {currency}",
         ("  if the service is busy (429, 503), the order is sent again later, and is counted again"),
     ]

@@ -171,7 +171,7 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     idle = max(limits.steps, default=0.0)
     return [
         "level 0: reads only; no order, no cost",
-        (f"  {count} requests: who-am-i with the token, a wrong token and no token; an unknown path;"),
+        (f"  {count} requests: who-am-i with the right token, a wrong token and no token; an unknown path;"),
         ("    GET on the create-order path; each request is sent twice, on its own connection"),
         (
             f"  up to {limits.requests} more requests: who-am-i, repeated on one connection "

@@ -265,7 +265,7 @@ async def serve_desk(
         site = web.TCPSite(runner, HOST, port)
         await site.start()
         with on_signals(lambda _: stop.set()):
-            whose = f"desk for {operator.name}, until Ctrl-C; scope {shown(operators.scope)}"
+            whose = f"serving the desk for {operator.name} until Ctrl-C; scope {shown(operators.scope)}"
             say(f"{whose}; this address works once, in one browser:")
             say(entrance.opened(runner.addresses[0][1]))
             await stop.wait()

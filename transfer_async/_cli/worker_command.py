@@ -169,8 +169,7 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore. Environment variables for these options are
-    ignored silently.
+    """Refuse options that --try would ignore, but silently ignore their environment variables.
 
     Raises:
         ValueError: options were given that --try would ignore; the message names them.

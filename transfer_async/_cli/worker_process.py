@@ -295,8 +295,8 @@ class _Trial:
             "twice, no second order is created."
         )
         self._say(
-            "For the duplicate command, no outcome is shown, because NATS drops duplicate "
-            "messages for two minutes:"
+            "No outcome is shown for the duplicate command, because NATS drops a message repeated within two "
+            "minutes:"
         )
         program = await asyncio.to_thread(program_name)
         is_default = settings.commands == WorkerSettings().commands

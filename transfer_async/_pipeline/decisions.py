@@ -65,7 +65,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
         raise ValueError(
-            "undone: is required: the record cannot be read, so recover cannot undo its hooks "
+            "undone: is required: recover cannot undo the hooks of a record that it cannot read "
             f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
@@ -157,7 +157,8 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
-        "If the payment is still due, use another key: the same message would return the recorded result."
+        "If the payment is still due, use another key: sending the same message again only returns the "
+        "recorded result."
     )
 
 

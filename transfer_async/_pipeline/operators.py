@@ -849,8 +849,8 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to put the "
-            "record into quarantine; a wrong id can be amended afterwards"
+            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to quarantine the record; "
+            "a wrong id can be amended afterwards"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

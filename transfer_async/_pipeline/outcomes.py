@@ -265,7 +265,10 @@ async def went_in_doubt(
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = f"the doubt had ended before the sender reported: {cause.told}; a duplicate is suspected"
+        why = (
+            f"the doubt had ended before the sender reported its result: {cause.told}; a duplicate is "
+            "suspected"
+        )
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__

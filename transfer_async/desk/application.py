@@ -504,7 +504,7 @@ class BulkProposals:
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:
-                problems[key] = f"{error}. Look at the key before you propose it again."
+                problems[key] = f"{error}. Look at the key before you propose a decision again."
             except ValueError as error:
                 problems[key] = problem_text(error)
         if not problems:

@@ -598,8 +598,8 @@ ENCRYPTED = "The key's record is encrypted with a key that is not available here
 """Replaces ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 OWN_PROPOSAL = (
-    "You proposed this decision, so another person must approve it. Names that "
-    "look alike count as the same person."
+    "You proposed this decision, so another person must approve it. Similar-looking names count as the same "
+    "person."
 )
 
 
@@ -618,7 +618,7 @@ _MOVES = {
     "mark": "the request was about to be sent",
     "create": "the service responded with the order",
     "free": "the call ended in a definite failure",
-    "doubt": "it became unknown whether the order exists",
+    "doubt": "the outcome of the order became unknown",
     "expire": ("abandoned: the worker never reported how its attempt ended; the request may have arrived"),
     "propose": "a decision was proposed",
     "withdraw": "the proposal was withdrawn",

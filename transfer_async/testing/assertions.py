@@ -55,7 +55,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
     entry, found = await _orders_of(key, client, sandbox)
     _check(len(found) == 1, key, f"expected one order, found {len(found)}: {', '.join(found)}")
     known = entry.order_id or found[0]
-    _check(found == [known], key, f"the journal has the order {known}, but the sandbox has {found[0]}")
+    _check(found == [known], key, f"the journal contains order {known}, but the sandbox contains {found[0]}")
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
@@ -127,7 +127,7 @@ async def assert_hold_released(key: str, *, client: TransferClient, held: Held) 
 
 async def _assert_none(key: str, intents: list[str], held: Held, which: str) -> None:
     found = [hold for intent_id in intents for hold in await standing_holds(held, intent_id)]
-    _check(not found, key, f"expected no hold{which}, found {', '.join(found)}")
+    _check(not found, key, f"expected no hold{which}, but found {', '.join(found)}")
 
 
 async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tuple[Entry, list[str]]:

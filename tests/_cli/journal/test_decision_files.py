@@ -264,9 +264,9 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(
 @each(
     ("words", "why"),
     [
-        (["resolve"], "journal: KEY is required, or --from FILE"),
+        (["resolve"], "journal: KEY or --from FILE is required"),
         (["resolve", "a", "--dry-run", "--order-id", "tx-1"], "journal: --dry-run: needs --from"),
-        (["propose", "a"], "journal: DECISION is required, or --from FILE"),
+        (["propose", "a"], "journal: DECISION or --from FILE is required"),
         (["resolve", "a", "--from", "F"], "journal: KEY cannot be used with --from"),
         (["resolve", "--from", "F", "--reason", "x"], "journal: --reason cannot be used with --from"),
         (["approve", "--from", "F", "--proposal", "x"], "journal: --proposal cannot be used with --from"),
@@ -284,7 +284,7 @@ async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: Wo
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     for path in (file, tmp_path / "journal.db"):
         result = await asked("resolve", "--from", str(file), "--results", str(path), *BY, code=2)
-        assert result.stderr.startswith(f"journal: --results: {path} is FILE or the journal")
+        assert result.stderr.startswith(f"journal: --results: {path} is also FILE or the journal")
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 

@@ -213,7 +213,7 @@ async def test_no_order_is_sent_with_a_wrong_token_or_base_url(sandbox, tmp_path
             await evolve(run, service=evolve(run.service, **service)).run()
 
     assert number_sent(sandbox) == 0
-    assert lines.count("  sent before: 0 orders, 0 NGN") == 2
+    assert lines.count("  already sent: 0 orders, 0 NGN") == 2
 
 
 async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, tmp_path, watch, monkeypatch):
