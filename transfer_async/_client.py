@@ -561,8 +561,8 @@ class TransferClient:
             path: the percent-encoded path. The path begins with ``/`` and is appended to ``base_url``
                 unchanged.
             json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
-            into: the model into which the response is read. By default, the decoded JSON is returned, with
-                exact numbers.
+            into: the model to read the response into. By default, the decoded JSON is returned, with exact
+                numbers.
             safe: whether the request may be sent more than once; if so, it is retried when its response is
                 lost. Only GET and HEAD requests may be ``safe``.
             deadline: an aware time after which the caller stops waiting. The deadline can only shorten other

@@ -69,7 +69,7 @@ def test_correct_hooks_keep_all_rules():
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
-    assert "no worker could be started in a new process (the new worker finds another ledger)" in told
+    assert "no worker could be started in a new process (the new worker found a different ledger)" in told
     assert "note     place has no await, so it was not interrupted, and no lost response was tried" in told
     assert told.endswith("(seed 7)\n")
 

@@ -303,7 +303,7 @@ class UnchangedFile:
     def reading(self) -> io.BufferedReader:
         """Return a reader that starts at the beginning of the file.
 
-        The first pass must end before the next one begins.
+        The first pass must end before the next pass begins.
 
         Raises:
             Changed: raised by the reader, before it returns any byte that differs from the first pass.
@@ -366,7 +366,7 @@ class Checking:
         faulty: the number of orders with faults.
         faults: the number of faults.
         listed: the first faults, one per line.
-        sums: the total amounts to be sent and to arrive, by currency, of the orders without faults.
+        sums: for the orders without faults, the total amounts to be sent and to arrive, by currency.
     """
 
     one_each = "give each order its own key"

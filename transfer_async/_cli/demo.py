@@ -237,7 +237,7 @@ class BackOffice:
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
         """Return the order for ``intent``, or None while the order is unknown."""
         if not self.at_work:
-            self._tell("bank", intent.key, "the back office has not looked yet: unknown")
+            self._tell("bank", intent.key, "the back office has not looked for the order yet: unknown")
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
@@ -552,7 +552,7 @@ async def _who_am_i(scene: Scene) -> None:
     scene.lines.tell("sandbox", "", f"listens on {scene.sandbox.base_url}; {every}")
     me = await scene.client.who_am_i()
     active = "active" if me.is_active else "not active"
-    scene.lines.tell("client", "", f"who am I: {me.username}, role {me.role}, {active}")
+    scene.lines.tell("client", "", f"the token belongs to {me.username}, role {me.role}, {active}")
     bank = scene.sandbox.accounts.bank
     scene.lines.check("", "this is the account that owns the token", me.id == bank.id)
 

@@ -54,7 +54,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def time_given(option: str, text: str) -> datetime:
-    """Return the time in ``text``, which is in UTC unless it contains a time zone.
+    """Parse a time, which is in UTC unless ``text`` contains a time zone.
 
     Raises:
         ValueError: the text is not a time; the message names the option.
@@ -288,7 +288,7 @@ def audit_json(line: AuditLine) -> dict[str, Any]:
 
 
 def totals(views: Sequence[KeyView]) -> dict[str, Any]:
-    """Return the number of keys in each state, the pending undos and the amounts in doubt, for JSON."""
+    """Return the number of keys by state, the pending undos and the amounts in doubt, for JSON output."""
     amounts: dict[str, Decimal] = {}
     for view in views:
         if view.entry.state is KeyState.IN_DOUBT and view.order is not None:

@@ -135,7 +135,7 @@ class Person:
         if reason is None:
             if not is_interactive():
                 fail("journal: --reason is required when not interactive: give your evidence", USAGE)
-            reason = str(typer.prompt("How do you know", err=True))
+            reason = str(typer.prompt("Your evidence", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
 

@@ -239,7 +239,7 @@ class TextLines:
         """Return the next line with its line ending.
 
         Raises:
-            BadLine: the line is not UTF-8, or too long.
+            BadLine: the line is not UTF-8 or is too long.
         """
         raw = self._file.readline(LONGEST + 1)
         if not raw:

@@ -834,10 +834,7 @@ def _refuse_unreadable(
 ) -> tuple[str, ...]:
     """Return the hooks that a person undid. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
-        raise ValueError(
-            "key: its record is encrypted with a key that is not available here: configure that encryption "
-            "key"
-        )
+        raise ValueError("key: its record is encrypted: configure the encryption key")
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)
     return checked_undone(entry, refuting=order_id is None, undone=undone)

@@ -321,7 +321,7 @@ class PageStyle:
     def __attrs_post_init__(self) -> None:
         if self.link is not None and not (isinstance(self.link, str) and _LINK.fullmatch(self.link)):
             raise ValueError(
-                "link: must be an http or https URL with a path, and at least one of the fields "
+                "link: must be an http or https URL with a path and at least one of the fields "
                 f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
             )
         is_label = isinstance(self.label, str) and self.label.isprintable()
@@ -666,7 +666,7 @@ def confirmation(
         return None
     if made is not changes[-1] or made.state is not view.state:
         return (
-            f"Saved at {time_text(moment(made.at), zone)}. The key has changed since then: see what happened."
+            f"Saved at {time_text(moment(made.at), zone)}. The key has changed since then: see its history."
         )
     return text
 

@@ -495,7 +495,7 @@ class _Run:
             if await there("held", *ids) == standing:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
-            why = "the new worker finds another ledger"
+            why = "the new worker found a different ledger"
         except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()

@@ -227,7 +227,7 @@ async def test_a_missing_reason_is_asked_for(doubted: World):
     result = await asked(*SEEN, "--by", "ada", answers="a letter\n")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
 
-    assert "How do you know" in result.stderr
+    assert "Your evidence" in result.stderr
     assert last.reason == "a letter"
 
 

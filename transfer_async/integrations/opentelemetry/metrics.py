@@ -62,7 +62,7 @@ COUNTERS: Final[dict[str, tuple[str, str]]] = {
 """The unit and the description of each counter."""
 
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
-    ORDER_DURATION: ("Time from the call to its outcome.", ORDER_SECONDS),
+    ORDER_DURATION: ("Time from the start of a call to its outcome.", ORDER_SECONDS),
     COMMAND_DURATION: (
         "Time from a command's delivery to the broker's confirmation.",
         ORDER_SECONDS,
@@ -114,14 +114,14 @@ class Instruments:
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
             unit="{order}",
-            description="Orders in doubt, from the journal.",
+            description="Orders in doubt, as recorded in the journal.",
         )
         for waiting, what in _WAITING.items():
             meter.create_observable_gauge(
                 f"transfer_async.{waiting}.oldest_age",
                 [partial(self._observe_age, waiting)],
                 unit="s",
-                description=f"Age of the oldest {what}, from the journal.",
+                description=f"Age of the oldest {what}, as recorded in the journal.",
             )
         meter.create_observable_gauge(
             "transfer_async.retry_budget.left",

@@ -344,12 +344,12 @@ LEASES: dict[str, Scenario] = {
 }
 
 SETTLING: dict[str, Scenario] = {
-    "the sender may record its order over a doubt": (
+    "an order that the sender reports replaces a recorded doubt": (
         (claim(), mark(), LEASE, expire()),
         _lost(create("b")),
         create(),
     ),
-    "the sender may record a refusal over a doubt": (
+    "a refusal that the sender reports replaces a recorded doubt": (
         (claim(), mark(), LEASE, expire()),
         _lost(release("b")),
         release(),
@@ -431,7 +431,7 @@ PENDING: dict[str, Scenario] = {
     "an undo that becomes due late is recorded as pending only once": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), add_undos("hold", "check")),
     ),
-    "pending undos outlive the next intents": (
+    "pending undos stay pending after later intents": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), mark(number=2), create()),
     ),
     "one worker at a time carries out the pending undos": (
@@ -441,7 +441,7 @@ PENDING: dict[str, Scenario] = {
     "one worker at a time resolves a doubt, and may release its lease": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
-    "the resolution of a published doubt is pending until it is published": (
+    "a notification is pending after the resolution of a published doubt": (
         (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
     "a notification is pending after the refutation of a published doubt": (
@@ -481,7 +481,7 @@ DECISIONS: dict[str, Scenario] = {
     "a proposal that was withdrawn is void": (
         (PROPOSED, withdraw(), Step(APPROVAL, R.VOID), Step(withdraw(), R.VOID)),
     ),
-    "only a possible decision can be proposed": (
+    "only a decision that the key's state allows can be proposed": (
         (CREATED, Step(propose(Decision.AMEND, "tx-2"), R.ANSWERED)),
         _lost(propose(Decision.RESOLVE)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt())),
