@@ -273,8 +273,7 @@ class TransferClient:
             raise ValueError("session: must be an aiohttp.ClientSession")
         if session is not None and session.auth is not None:
             raise ValueError(
-                "session: must have no auth of its own, because the session's auth would replace the bearer "
-                "token"
+                "session: must not set auth, because the session's auth would replace the bearer token"
             )
         return Transport(
             base_url,

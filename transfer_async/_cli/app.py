@@ -218,8 +218,8 @@ def sandbox(
     Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
 
     --fault applies a fault to a fraction of all orders, from 0 to 1. --seed determines which orders are
-    affected: with the same seed, the same orders, sent one after another, get the same faults. SETTINGS
-    configures the fault, as setting=value,... or as JSON:
+    affected: with the same seed, the same sequence of orders gets the same faults. SETTINGS configures the
+    fault, as setting=value,... or as JSON:
 
     \b
       --fault close-after-processing=0.05
@@ -304,7 +304,8 @@ def verify_hooks(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY", help="A function that returns a mapping that contains hooks and held."
+            metavar="MODULE:FACTORY",
+            help="A function that returns a mapping with the entries hooks and held.",
         ),
     ],
     *,

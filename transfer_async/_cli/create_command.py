@@ -102,10 +102,9 @@ def create(
     by line and sends nothing. Every line needs its own key. Orders that the journal has recorded are never
     sent again, so you can run the same command again after Ctrl-C, kill or a power failure.
 
-    CSV: the first line contains the column names. The columns are key; poster_username,
-    poster_recipient_username and the other fields of an order; current_account_balance, transaction_fee,
-    transaction_fee_currency; and, optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held,
-    send_before, deadline.
+    CSV: the first line contains the column names. The columns are key; the fields of an order, such as
+    poster_username; current_account_balance, transaction_fee and transaction_fee_currency; and, optionally,
+    beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before, deadline.
 
     JSON Lines: one command per line, in the format that workers use.
 

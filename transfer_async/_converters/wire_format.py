@@ -289,7 +289,7 @@ def _read_whole(value: Any) -> int:
 def _read_flag(value: Any) -> bool:
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
-    raise ValueError("is not 0 or 1, true or false")
+    raise ValueError("is not 0, 1, true or false")
 
 
 def read_time(value: Any) -> datetime:

@@ -330,8 +330,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         effects=_of_amending,
         help="Correct or withdraw an order id that a person supplied.\n\n"
-        "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
-        "again.",
+        "An id from the service's own response cannot be changed. The option --in-doubt puts the key back in "
+        "doubt.",
         title="The order's id is wrong",
         button="Correct the order's id",
         propose="Propose another order id",

@@ -456,7 +456,8 @@ class DurableJournal(abc.ABC):
                 other = known[0]
                 log.warning(
                     "the journal has keys of the scope %r, but none of %r: if only the service's address has "
-                    "changed, pass scope=%r; without it, every key is free and every payment may be repeated",
+                    "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
+                    "again",
                     other,
                     scope,
                     other,

@@ -53,7 +53,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
         sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
-    _check(len(found) == 1, key, f"expected one order, found {len(found)}: {', '.join(found)}")
+    _check(len(found) == 1, key, f"expected one order, but found {len(found)}: {', '.join(found)}")
     known = entry.order_id or found[0]
     _check(found == [known], key, f"the journal contains order {known}, but the sandbox contains {found[0]}")
 
@@ -91,7 +91,7 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     ]
     listed = "".join(f"\n  {order.id}: {_shown(order.request)}" for order in found)
     if len(found) != 1:
-        raise AssertionError(f"{fields}: expected one order, found {len(found)}{listed}")
+        raise AssertionError(f"{fields}: expected one order, but found {len(found)}{listed}")
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
@@ -100,7 +100,7 @@ async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrder
     The arguments are the same as for `assert_one_order`.
     """
     _, found = await _orders_of(key, client, sandbox)
-    _check(not found, key, f"expected no order, found {', '.join(found)}")
+    _check(not found, key, f"expected no order, but found {', '.join(found)}")
 
 
 async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> None:
@@ -113,7 +113,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)
-    _check(len(found) == 1, key, f"expected one hold, found {len(found)}: {', '.join(found)}")
+    _check(len(found) == 1, key, f"expected one hold, but found {len(found)}: {', '.join(found)}")
     await _assert_none(key, earlier, held, " of an earlier intent")
 
 
