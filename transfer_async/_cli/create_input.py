@@ -452,7 +452,7 @@ _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOU
 
 
 class Keys(TemporaryDatabase):
-    """The keys found so far in a file, in a temporary database. `Keys` is a context manager."""
+    """The keys found so far in a file, stored in a temporary database. `Keys` is a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_TABLE)

@@ -291,7 +291,7 @@ _logger = logging.getLogger(__name__)
 
 @frozen(kw_only=True)
 class BankSide:
-    """The result of the bank's factory. As an async context manager, it calls ``close`` on exit.
+    """The result of the bank's factory. `BankSide` is an async context manager that calls ``close`` on exit.
 
     Args:
         hooks: the hooks that run before an order is sent.

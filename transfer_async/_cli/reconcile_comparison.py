@@ -68,7 +68,7 @@ class Sender:
 
 @frozen
 class Match:
-    """A key in doubt that exactly one order fits."""
+    """A key in doubt, and the only order that fits it."""
 
     kind: ClassVar[str] = "matched"
     key: str
@@ -77,7 +77,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A key in doubt with several matching orders, or with a match that may belong to another key."""
+    """A key in doubt with several fitting orders, or with a fitting order that may belong to another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -87,7 +87,7 @@ class Ambiguous:
 
 @frozen
 class NotFound:
-    """A key in doubt that no order in the export fits. The order may still exist."""
+    """A key in doubt without a fitting order in the export. The order may still exist."""
 
     kind: ClassVar[str] = "not_found"
     key: str
@@ -264,7 +264,7 @@ class Comparison(TemporaryDatabase):
         }
 
     def matches(self) -> Iterator[Match]:
-        """Yield the keys in doubt that exactly one order fits."""
+        """Yield the keys in doubt that have exactly one fitting order."""
         for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'matched'"):
             yield Match(*row)
 
