@@ -239,7 +239,7 @@ def without(option):
         ([*NEEDED, "--health", "8080"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--health", "127.0.0.1:99999"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--concurrency", "0"], "--concurrency: must be a whole number, 1 or more"),
-        ([*NEEDED, "--ack-wait", "-1"], "--ack-wait: must be a number of seconds"),
+        ([*NEEDED, "--ack-wait", "-1"], "--ack-wait: must be a finite number of seconds"),
         ([*NEEDED, "--commands", "all.>"], "--commands: must be a name without blanks"),
         (
             [*NEEDED, "--commands", "a", "--dead-letters", "a"],
@@ -384,7 +384,7 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: the command 'large': the message is ")
+    assert result.stderr.startswith("send: the command 'large' was not sent: the message is ")
     assert result.stderr.endswith("; earlier commands were sent, and later ones were not\n")
 
 
