@@ -99,8 +99,8 @@ def create(
     """Create the orders listed in a file, each at most once, however often you run the command.
 
     All lines are checked before the first order is sent. If any line is invalid, the command lists the faults
-    by line and sends nothing. Every line needs its own key. Orders that the journal has recorded are never
-    sent again, so you can run the same command again after Ctrl-C, kill or a power failure.
+    by line and sends nothing. Every line needs its own key. The command never creates an order twice, so you
+    can run it again after Ctrl-C, kill or a power failure.
 
     CSV: the first line contains the column names. The columns are key; the fields of an order, such as
     poster_username; current_account_balance, transaction_fee and transaction_fee_currency; and, optionally,
@@ -113,7 +113,7 @@ def create(
     hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. A PATH from an earlier run is first renamed to PATH.old. None of these files contains
+    line has an outcome. At the start, an existing PATH is renamed to PATH.old. None of these files contains
     personal data.
 
     --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If

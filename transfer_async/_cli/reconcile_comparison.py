@@ -415,7 +415,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
                 raise ValueError(
-                    f"EXPORT: nothing was compared: posted_at of {order_id} differs by "
+                    f"EXPORT: nothing was compared, because posted_at of {order_id} differs by "
                     f"{difference:,.0f} s from the time in the journal for {key}. A time without a "
                     "time zone is read as UTC: export the times in UTC, or with an offset "
                     "(2026-01-31T13:00:00+01:00). If the service's clock really differs by that "

@@ -311,7 +311,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
         help="Record that a key in doubt has no order, and that none can appear.\n\n"
-        "The key is then free. The command shows what the next recovery will undo, such as a hold, and "
+        "Refuting an order frees its key. The command shows what the next recovery will undo, such as a "
+        "hold, and "
         "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
         "the recorded result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",

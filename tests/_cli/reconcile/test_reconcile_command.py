@@ -239,7 +239,7 @@ async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(wo
     for change in (lambda time: f"{time:%Y-%m-%d} 00:00:00+14:00", local(-5), local(1)):
         path = await write_with_times(world, export, change)
         output = await reconciled(path, "--propose", "--by", "ada", code=1)
-        assert "EXPORT: nothing was compared: posted_at of tx-" in output
+        assert "EXPORT: nothing was compared, because posted_at of tx-" in output
         assert "from the time in the journal for paid. A time without a time zone is read" in output
         assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
