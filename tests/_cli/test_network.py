@@ -310,7 +310,9 @@ def test_every_command_names_an_unusable_variable(
 
 def test_a_client_from_the_environment_names_the_variables(monkeypatch: pytest.MonkeyPatch, settings: Any):
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", "key.pem")
-    with pytest.raises(ValueError, match=r"^TRANSFER_CLIENT_KEY: can be used only with TRANSFER_CLIENT_CERT$"):
+    with pytest.raises(
+        ValueError, match=r"^TRANSFER_CLIENT_KEY: can be used only with TRANSFER_CLIENT_CERT$"
+    ):
         TransferClient.from_env()
 
 

@@ -139,7 +139,7 @@ async def test_a_refutation_that_is_too_early_does_not_quarantine_a_corrupt_reco
     unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged row is read
     entries[world.scope, "k"] = replace(entries[world.scope, "k"], unread=unread)
-    with pytest.raises(ValueError, match=r"too early: .*; try again in 300 s"):
+    with pytest.raises(ValueError, match=r"too early, .*; try again in 300 s"):
         await operators(world).refute("k", undone=True, **ADA)
 
     assert (await world.entry()).unread == unread

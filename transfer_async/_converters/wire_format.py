@@ -75,7 +75,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     try:
         tree = _decoder.decode(data)
     except msgspec.ValidationError:  # In JSON of any shape, this is the only cause of the error.
-        raise Unreadable("$", "has a whole number with too many digits") from None
+        raise Unreadable("$", "contains a whole number with too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not readable JSON ({type(error).__name__})") from None
     brackets = len(data) - len(data.replace(b"{", b"").replace(b"[", b""))  # `count` takes ten times as long.

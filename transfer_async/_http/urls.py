@@ -33,7 +33,7 @@ def normalised(base_url: str) -> str:
     if url.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host):
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
-        raise ValueError("base_url: must be https, unless the host is this machine's loopback")
+        raise ValueError("base_url: must be https, unless the host is a loopback address")
     # A "/" in a password ends the host, so only the "@" shows that there is a password.
     if url.user is not None or url.password is not None or "@" in base_url:
         raise ValueError("base_url: must not contain a user or a password")

@@ -338,7 +338,7 @@ def checked_abandoned_settle_after(given: Duration | None, *, settle_after: floa
         return max(ABANDONED_SETTLE_AFTER, settle_after)
     seconds = duration("abandoned_settle_after", given)
     if not seconds >= settle_after:
-        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
+        raise ValueError(f"abandoned_settle_after: must be at least settle_after ({settle_after:g} seconds)")
     return seconds
 
 

@@ -179,7 +179,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"{verb} {frees}.")
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
-    undos = _listed("Then the next recovery", entry.pending_undos, holds)
+    undos = _listed("The next recovery then", entry.pending_undos, holds)
     # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)

@@ -421,7 +421,7 @@ class KeyChanged(ValueError):
     """
 
     def __init__(self, entry: Entry) -> None:
-        super().__init__(f"key: has changed since it was read; it is {state_text(entry)}")
+        super().__init__(f"key: has changed since it was read; it is now {state_text(entry)}")
         self.state: KeyState = entry.state
         self.version: int = entry.version
 
@@ -458,13 +458,13 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
         return ValueError("order_id: is the order of another key")
-    return ValueError(f"key: was changed by another person or worker just now; it is {state_text(entry)}")
+    return ValueError(f"key: another person or worker has just changed it; it is now {state_text(entry)}")
 
 
 def too_early(wait: float) -> ValueError:
     """Create the error for a refutation that is ``wait`` seconds too early."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
-    return ValueError(f"key: it is too early: a request may still take effect; try again in {left} s")
+    return ValueError(f"key: it is too early, because a request may still take effect; try again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:

@@ -407,7 +407,7 @@ def _deciding(row: DecisionRow) -> _Change:
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.
-            raise ValueError("certain: must be ticked: propose this only if you are certain")
+            raise ValueError("certain: tick the box to confirm that you are certain")
         arguments: dict[str, Any] = {
             "seen": view.version,
             **form.attribution,

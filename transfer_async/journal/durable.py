@@ -253,7 +253,7 @@ class DurableJournal(abc.ABC):
         except Exception as error:
             if not self._is_store_error(error):
                 raise
-            why = f"the upgrade failed ({name_of(error)}): run it again; it reports the journal's state first"
+            why = f"the upgrade failed ({name_of(error)}): run it again; it first reports the journal's state"
             raise JournalFailed(why) from sanitize_exception(error)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:

@@ -99,8 +99,8 @@ class Handler:
         context = context_of(client)
         if not context.journal.store.durable:
             raise ValueError(
-                "journal: must be durable, or a redelivered message could pay twice: "
-                "use SQLiteJournal or PostgresJournal"
+                "journal: must be durable, otherwise a redelivered message could cause a second payment: use "
+                "SQLiteJournal or PostgresJournal"
             )
         self.client: TransferClient = client
         """The client that carries out the commands. A `Sweeper` uses the same client for its recovery."""

@@ -150,7 +150,7 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
 
-    assert re.search(r"too early: .* try again in \d+ s\n$", result.stderr)
+    assert re.search(r"too early, .* try again in \d+ s\n$", result.stderr)
 
 
 @each(

@@ -113,7 +113,7 @@ async def test_a_second_run_refutes_no_key_again(doubts: World, tmp_path: Path):
     assert (moves.count("refute"), (await results(file))[0]) == (1, (2, "a", "done before"))
     await doubts.in_doubt("a")
     changed = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
-    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in changed.stderr
+    assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in changed.stderr
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
@@ -124,7 +124,7 @@ async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(do
     result = await asked("resolve", "--from", str(file), *BY, code=3)
 
     assert await results(file) == [(2, "a", "refused"), (3, "b", "done")]
-    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in result.stderr
+    assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in result.stderr
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
 
 
@@ -208,7 +208,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
     why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
     assert why == [
         "a: nobody has proposed this decision",
-        "b: key: has changed since it was read; it is in doubt",
+        "b: key: has changed since it was read; it is now in doubt",
         "c: nobody has proposed this decision",
     ]
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}

@@ -38,7 +38,7 @@ async def test_an_approval_waits_for_the_given_time_too(world: World):
     approve = ("approve", "k", "--yes", "--proposal", proposal, *BEN)
     early = await asked(*approve, "--settle-after", "1e9", code=1)
 
-    assert "it is too early: a request may still take effect" in early.stderr
+    assert "it is too early, because a request may still take effect" in early.stderr
     assert (await world.entry()).state is KeyState.IN_DOUBT
     await asked(*approve)
 

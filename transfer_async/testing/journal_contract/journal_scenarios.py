@@ -496,13 +496,13 @@ DECISIONS: dict[str, Scenario] = {
     "an order id is withdrawn and the key is in doubt again": (
         (claim(), mark(hold="r"), doubt(), resolve(), take_back(), SETTLE_AFTER, refute()),
     ),
-    "an order that the service returned is not amended": (
+    "an order that the service returned cannot be amended": (
         (CREATED, Step(amend(), R.ANSWERED), Step(take_back(), R.ANSWERED)),
     ),
     "a corrected order is published too": (
         (IN_DOUBT, request_notification(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
     ),
-    "a proposed correction waits for another person": (
+    "a proposed correction waits for another person's approval": (
         (RESOLVED, propose(Decision.AMEND, "tx-2"), KEPT),
         amend(by="ben", proposal="proposal-1"),
     ),
