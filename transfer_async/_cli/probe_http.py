@@ -195,7 +195,7 @@ class Connection:
 
 
 def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-    """Return the decompressed body up to the client's limit, and whether the body is complete."""
+    """Return the decompressed body, up to the client's size limit, and whether it is complete."""
     body = BoundedBody(MAX_BODY, encoding=response.getheader("Content-Encoding"))
     try:
         try:

@@ -268,7 +268,7 @@ class Ledger:
 
 
 def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """Return the recorded answer, or None if there is none and the order must be sent again."""
+    """Return the recorded answer, or None if the order must be sent again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:

@@ -331,7 +331,9 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, without those that came with an order, and the reason."""
+    """Return the statuses that prove a refusal, and the reason. Omit a status if its response contained an
+    order.
+    """
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:

@@ -166,7 +166,7 @@ async def _beside(worker: OrderWorker, beside: Beside) -> None:
 
 
 async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
-    """Run ``work``, but cancel it when one of ``ends`` is done."""
+    """Run ``work``, but cancel it as soon as any of ``ends`` is done."""
     doing = asyncio.create_task(work)
     await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
