@@ -691,12 +691,12 @@ class TransferClient:
 
 
 def context_of(client: TransferClient) -> ClientCore:
-    """Return what all calls of ``client`` share: the journal, the scope, the hooks and the settings."""
+    """Return the journal, scope, hooks and settings that all calls of ``client`` share."""
     return client._context
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a worker's ``create_order`` call. Pass it to `run_call`, then read the call's progress.
+    """Create a worker's ``create_order`` call. Pass the call to `run_call`, then read the call's progress.
 
     The call uses ``once``, because the broker may deliver the message again.
 

@@ -352,7 +352,7 @@ class Stopped(Exception):
 
 
 class Checking:
-    """Checks all lines of a file before the first one is sent.
+    """Checks all lines of a file before the first order is sent.
 
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.

@@ -142,7 +142,9 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """The orders of both levels. No two orders have the same amount, unless one order repeats the other."""
+    """The orders that levels 1 and 2 can send. No two orders have the same amount, unless one order repeats
+    the other.
+    """
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
@@ -347,7 +349,7 @@ class LevelOrders:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether a case is worth sending.
+        """Return whether the order of a case is worth sending.
 
         Repeating a body is useless if the first request received no response.
         """

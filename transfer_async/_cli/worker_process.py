@@ -60,8 +60,8 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
     """Run a worker until SIGINT or SIGTERM.
 
     After the first signal, the worker finishes the commands in progress. A second signal stops the worker
-    immediately. ``log`` is called with each log line, and ``say`` with every other line. An error in
-    ``beside`` stops the worker.
+    immediately. ``log`` is called with each log line, and ``say`` with every other line. If ``beside`` raises
+    an error, the worker stops.
 
     Raises:
         ValueError: an option is invalid, or the journal is permanently unusable.
