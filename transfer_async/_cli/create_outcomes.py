@@ -192,7 +192,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
                 f"{option}: {shown(str(item))} exists and is not a regular file: choose another path"
             )
         if any(_is_same(item, other) for other in protected):
-            raise ValueError(f"{option}: {shown(str(item))} is FILE or the journal: choose another path")
+            raise ValueError(f"{option}: {shown(str(item))} is also FILE or the journal: choose another path")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -381,7 +381,7 @@ def outcome_of(result: Order | Exception) -> Outcome:
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code of a run in which ``result`` is the only order that may not have been created."""
+    """Return the exit code of a run in which only ``result`` may be a failure."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
@@ -430,15 +430,15 @@ class Tally:
             )
         if count := self._reasons[process.UNKNOWN].total():
             yield (
-                f"in doubt: {count:,}. These orders may exist: keep the holds, do not make the "
-                "payments in another way, and run: transfer-async journal list"
+                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay by other means, "
+                "and run: transfer-async journal list"
             )
         if reasons := self._reasons[process.NOT_SENT]:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
-            named = f" Fields that the service named: {_named(self._fields)}." if self._fields else ""
+            named = f" The service named these fields: {_named(self._fields)}." if self._fields else ""
             yield (
                 f"would be refused again: {_counted(reasons)}.{named} "
                 "Correct these lines, keep their keys, and run the same command again"

@@ -519,7 +519,7 @@ def _unique_fields(written: Any, path: str, fields: Iterable[WireField]) -> dict
             equal.
     """
     if not isinstance(written, Fields):
-        raise Unreadable(path, "is not a JSON object that can be read")
+        raise Unreadable(path, "is not a readable JSON object")
     if duplicate := written.duplicate(*(field.wire_name for field in fields)):
         raise Unreadable(f"{path}.{duplicate}", "appears twice")
     return dict(written)

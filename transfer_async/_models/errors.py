@@ -856,7 +856,7 @@ _CAUSE_TEXTS = {
     "it may still send the order",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "after the doubt had ended, a report arrived that an order exists or may exist",
+    CauseKind.SUPERSEDED: "a report that an order exists or may exist arrived after the doubt had ended",
 }
 
 

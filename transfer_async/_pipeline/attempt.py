@@ -189,7 +189,7 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
         unreadable.__cause__ = result.error
         return unreadable
     if other := classify.other_order(sent, answer):
-        return _unreadable(result, f"the response describes another order: {other} differs")
+        return _unreadable(result, f"the response describes a different order: {other} differs")
     return answer.order
 
 

@@ -65,7 +65,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
         raise ValueError(
-            "undone: is required: the record cannot be read, so recover cannot undo its hooks "
+            "undone: is required: recover cannot undo the hooks of a record that it cannot read "
             f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
@@ -121,7 +121,7 @@ def _of_resolving(
     if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
-            f"{verb} puts the corrupt record into quarantine. The recorded order does not change: {{}}.",
+            f"{verb} quarantines the corrupt record. The recorded order does not change: {{}}.",
             (known,),
         )
         return
@@ -157,13 +157,14 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
-        "If the payment is still due, use another key: the same message would return the recorded result."
+        "If the payment is still due, use another key: sending the same message again only returns the "
+        "recorded result."
     )
 
 
 def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
     by_hand = to_undo_by_hand(entry, refuting=True)
-    frees = "puts the corrupt record into quarantine" if entry.state is KeyState.FREE else "frees the key"
+    frees = "quarantines the corrupt record" if entry.state is KeyState.FREE else "frees the key"
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")
@@ -178,7 +179,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"{verb} {frees}.")
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
-    undos = _listed("Then the next recovery", entry.pending_undos, holds)
+    undos = _listed("The next recovery then", entry.pending_undos, holds)
     # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)
@@ -291,8 +292,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.CREATED,
         effects=_of_resolving,
         help="Record that the order of a key in doubt exists.\n\n"
-        "From now on, calls with the key return the order's id. Without an id, the command asks about the "
-        "candidate: the order id in the service's response.",
+        "From now on, calls with the key return the order's id. Without an id, the command asks whether to "
+        "use the candidate, the order id found in the service's response.",
         title="The order exists",
         button="It exists",
         propose="Propose that the order exists",
@@ -309,8 +310,9 @@ DECISIONS: tuple[DecisionRow, ...] = (
         frees_key=True,
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
-        help="Record that no order exists for a key in doubt, and none can appear.\n\n"
-        "A refutation frees the key. The command shows what the next recovery will undo, such as a hold, and "
+        help="Record that a key in doubt has no order, and that none can appear.\n\n"
+        "Refuting an order frees its key. The command shows what the next recovery will undo, such as a "
+        "hold, and "
         "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
         "the recorded result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
@@ -329,8 +331,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         effects=_of_amending,
         help="Correct or withdraw an order id that a person supplied.\n\n"
-        "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
-        "again.",
+        "An id from the service's own response cannot be changed. The option --in-doubt puts the key back in "
+        "doubt.",
         title="The order's id is wrong",
         button="Correct the order's id",
         propose="Propose another order id",

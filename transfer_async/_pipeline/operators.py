@@ -675,7 +675,9 @@ class Operators:
         than `RecordSetAside`, nothing has been written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
+            raise ValueError(
+                "key: the only decision allowed for FOUR_EYES is WAIVE, which no other key allows"
+            )
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return
@@ -701,7 +703,7 @@ class Operators:
                 raise
             why = str(error).removeprefix("key: ")
             raise RecordSetAside(
-                f"key: the corrupt record was put into quarantine. Nothing was decided: {why}"
+                f"key: the corrupt record was quarantined. Nothing was decided: {why}"
             ) from error
 
     async def _demanded(self) -> Entry:
@@ -828,10 +830,7 @@ def _refuse_unreadable(
 ) -> tuple[str, ...]:
     """Return the hooks that a person undid, or raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
-        raise ValueError(
-            "key: its record is encrypted with a key that is not available here: configure that encryption "
-            "key"
-        )
+        raise ValueError("key: its record is encrypted: configure the encryption key")
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)
     return checked_undone(entry, refuting=order_id is None, undone=undone)
@@ -843,8 +842,8 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to put the "
-            "record into quarantine; a wrong id can be amended afterwards"
+            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to quarantine the record; "
+            "a wrong id can be amended afterwards"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

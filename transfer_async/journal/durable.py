@@ -252,7 +252,7 @@ class DurableJournal(abc.ABC):
         except Exception as error:
             if not self._is_store_error(error):
                 raise
-            why = f"the upgrade failed ({name_of(error)}): run it again; it reports the journal's state first"
+            why = f"the upgrade failed ({name_of(error)}): run it again; it first reports the journal's state"
             raise JournalFailed(why) from sanitize_exception(error)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
@@ -455,7 +455,8 @@ class DurableJournal(abc.ABC):
                 other = known[0]
                 log.warning(
                     "the journal has keys of the scope %r, but none of %r: if only the service's address has "
-                    "changed, pass scope=%r; without it, every key is free and every payment may be repeated",
+                    "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
+                    "again",
                     other,
                     scope,
                     other,

@@ -73,7 +73,7 @@ class Rejection(enum.Enum):
     REFUSED = "the same order was refused before, and would be refused again"
     UNREAD = "the key's record is corrupt or cannot be decrypted"
     MOVED = "the key has changed since it was read"
-    VOID = "the proposal is void: the key has changed since, or another proposal has replaced it"
+    VOID = "the proposal is void: the key has changed, or another proposal has replaced it"
     SAME_PERSON = "the person who made the proposal may not approve it"
     ANSWERED = "the service itself returned the order"
     ALONE = "the scope requires dual control: another person must approve the decision"

@@ -131,7 +131,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
-            AddPendingUndos, state, state, "a worker's hook acted after someone else had ended its intent"
+            AddPendingUndos,
+            state,
+            state,
+            "a worker's hook acted after a person or another worker had ended its intent",
         )
         for state in KeyState
     ),
@@ -140,7 +143,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         for state in KeyState
     ),
     *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
-    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a call with a free key would pay again"),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key would allow a second order"),
     *(
         Transition(
             Suspect,

@@ -174,7 +174,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     ("arguments", "why"),
     [
         (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
-        (["--journal", "mysql://x"], "--journal: a journal is the path of a file, or a postgresql://"),
+        (["--journal", "mysql://x"], "--journal: a journal must be a file path or a postgresql://"),
         (["--journal", "no/such/j.db"], "--journal: the directory no/such does not exist"),
         (["--journal", "."], "--journal: . exists and is not a file"),
         (["--base-url", "http://service.example"], "create: --base-url: "),
@@ -214,7 +214,7 @@ async def test_all_missing_options_are_named_at_once(bench, monkeypatch):
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
-    assert result.stderr == f"create: {missing}: required without --dry-run\n"
+    assert result.stderr == f"create: {missing}: required unless you use --dry-run\n"
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
@@ -250,7 +250,7 @@ async def test_the_file_and_the_journal_are_not_overwritten(bench):
     file = await bench.orders(row(1))
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
-    assert all("is FILE or the journal" in result.stderr for result in results)
+    assert all("is also FILE or the journal" in result.stderr for result in results)
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
@@ -352,7 +352,7 @@ async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(
     for result in runs:
         assert (
             "would be refused again: 1 (Refused 1). "
-            "Fields that the service named: poster_recipient_username 1. "
+            "The service named these fields: poster_recipient_username 1. "
             "Correct these lines, keep their keys, and run the same command again"
         ) in result.stdout
     await bench.run(await bench.orders(row(1), row(2)))
@@ -578,5 +578,5 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks and, optionally, resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_command.AT_LEAST})" in words
+    assert f"{create_command.AT_LEAST}, or twice --concurrency if that is more ({2 * 16} by default)" in words
     assert "[default: 16;" in words

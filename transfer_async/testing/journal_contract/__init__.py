@@ -729,7 +729,7 @@ async def _decide_while_demanding(deciding: Journal, demanding: Journal) -> None
         then = await demanding.read(scope, key)
         result, after = await decision, await demanding.read(scope, key)
 
-        assert after == then, "a decision of one person was written after the demand had returned"
+        assert after == then, "one person's decision was recorded after dual control had been demanded"
         assert after is not None
         expected = ((None, KeyState.CREATED), (Rejection.ALONE, KeyState.IN_DOUBT))
         assert (result.denial, after.state) in expected
