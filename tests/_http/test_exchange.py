@@ -23,7 +23,7 @@ from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http import exchange
 from transfer_async._http.transport import Transport
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
-from transfer_async._models.errors import ConnectionFailed
+from transfer_async._models.errors import ConnectionFailed, Outcome
 
 from .test_transport import proxies
 
@@ -296,6 +296,29 @@ async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: 
 
     assert error.status is None
     assert error.order_may_exist
+    assert isinstance(error.__cause__, TimeoutError)
+
+
+async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(
+    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
+):
+    """The timer alone cannot end the wait: each interim response starts it anew before it can run."""
+    read = ResponseHandler.read
+
+    async def read_slowly(protocol: ResponseHandler) -> Any:
+        message = await read(protocol)
+        loop_time.passed += 1.0
+        return message
+
+    async def flood(connection: Connection) -> None:
+        request = await connection.request()
+        connection.send(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 50 + order_reply(request))
+
+    monkeypatch.setattr(ResponseHandler, "read", read_slowly)
+    async with serving(flood) as server:
+        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
+
+    assert error.outcome is Outcome.UNKNOWN
     assert isinstance(error.__cause__, TimeoutError)
 
 

@@ -95,6 +95,9 @@ class Response:
             message, payload = await self.protocol.read()
             if message.code == 101 or not 100 <= message.code <= 199:
                 break
+            if self._loop.time() >= self._deadline:
+                # While interim responses keep arriving, each one restarts the timer before it can run.
+                raise TimeoutError
         self.status, self.reason, self.headers = message.code, message.reason, message.headers
         self.content = payload
         if not payload.is_eof():
