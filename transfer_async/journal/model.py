@@ -462,6 +462,17 @@ normalisation are omitted.
 """
 
 
+def looks_like(scope: str, other: str) -> bool:
+    """Return whether the names of two scopes differ only in case, width, blanks, invisible characters or a
+    final slash."""
+    return _scope_as_seen(scope) == _scope_as_seen(other)
+
+
+def _scope_as_seen(scope: str) -> str:
+    text = unicodedata.normalize("NFKC", UNSEEN.sub("", scope)).casefold()
+    return "".join(unicodedata.normalize("NFKC", text).split()).rstrip("/")
+
+
 def is_same_person(name: str, other: str) -> bool:
     """Return whether two names are equal or look the same to a reader.
 

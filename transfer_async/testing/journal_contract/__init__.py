@@ -161,10 +161,10 @@ class JournalContract:
         scenario.
         """
         failures: list[Exception] = []
-        for title, scenario in SCENARIOS.items():
+        for number, (title, scenario) in enumerate(SCENARIOS.items()):
             model = Model(journal)
             try:
-                await model.play(scenario, pass_time, scope=title)
+                await model.play(scenario, pass_time, scope=f"{number} {title}")  # some titles look alike
                 await model.compare()
             except Exception as error:  # noqa: BLE001 - raised with the other failures
                 error.add_note(f"in the scenario {title!r}")
