@@ -184,7 +184,7 @@ def decide(
         return TransitionResult(now=now, entry=entry, denial=Rejection.ALONE)
     if entry is not None and entry.unread is not None and not isinstance(move, (Quarantine, Demand)):
         return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
-    if isinstance(move, (Claim, Demand)):
+    if type(move) is Claim or type(move) is Demand:
         return move.decide(entry, now)
     if entry is None:
         return TransitionResult(now=now, entry=move.begin(now)) if isinstance(move, Suspect) else None
