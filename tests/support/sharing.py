@@ -57,9 +57,10 @@ class Sharing:
 
 
 def import_tests(config: pytest.Config, root: Path) -> None:
-    """Import all tests. Each process starts with another module, so that each module is compiled only
-    once. / pytest compiles a test module on its first import, which takes longer than all later imports.
-    If all processes began with the same module, each would compile all of them.
+    """Import all tests. Each process starts with another module, so that each module is compiled only once.
+
+    pytest compiles a test module on its first import, which takes longer than all later imports. If all
+    processes began with the same module, each would compile all of them.
     """
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args != config.getini("testpaths"):
