@@ -47,13 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Exempt the collected tests from garbage collection, which would take seconds in each process."""
+    """Exempt the collected tests from garbage collection, which takes seconds in each process."""
     gc.disable()
     try:
         sharing.import_tests(session.config, Path(__file__).parents[1])
         return (yield)
     finally:
-        gc.collect()  # Otherwise `__subclasses__` would list the classes that attrs replaced.
+        gc.collect()  # otherwise `__subclasses__` lists the classes that attrs replaced
         gc.freeze()
         gc.enable()
 
@@ -66,12 +66,12 @@ def pytest_sessionfinish() -> None:
 
 
 _not_started: set[str] = set()
-"""The names of the servers that did not start."""
+"""The names of servers that failed to start."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
-    """Report a server that cannot start as one error in each process, and skip later tests that need it."""
+    """Report a server that cannot start as one error in each process. Skip later tests that need it."""
     try:
         return (yield)
     except ServerNotStarted as error:
@@ -88,16 +88,16 @@ def blockbuster() -> Iterator[BlockBuster]:
     The check is installed once, because installing it for each test would take seconds.
     """
     with blockbuster_ctx() as blockbuster:
-        # A log line with a traceback reads the source that it shows.
+        # A log line with a traceback reads source files.
         blockbuster.functions["io.BufferedReader.read"].can_block_in("linecache.py", {"updatecache"})
         blockbuster.functions["io.TextIOWrapper.read"].can_block_in("linecache.py", {"updatecache"})
-        # asyncpg looks for a password file whenever it connects.
+        # asyncpg looks for a password file each time it connects.
         for call in ("os.stat", "os.path.abspath", "io.BufferedReader.read"):
             blockbuster.functions[call].can_block_in("asyncpg/connect_utils.py", _ASYNCPG)
-        # redis looks for its own version whenever it connects.
+        # redis reads its own version each time it connects.
         for call in ("os.stat", "os.listdir", "io.TextIOWrapper.read"):
             blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
-        # The collectors of coverage in several threads share a lock.
+        # coverage's collectors in several threads share a lock.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
         # uvloop joins the threads of its executor when it closes, and its own functions have no Python frame.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("asyncio/runners.py", {"close"})
@@ -106,7 +106,7 @@ def blockbuster() -> Iterator[BlockBuster]:
 
 @pytest.fixture
 def blocking_bank(blockbuster: BlockBuster) -> Iterator[None]:
-    """Allow blocking calls, as of ``sqlite3``, because a bank's hooks may make them."""
+    """Allow blocking calls, such as those of ``sqlite3``, because a bank's hooks may make them."""
     blockbuster.deactivate()
     yield
     blockbuster.activate()
@@ -114,27 +114,27 @@ def blocking_bank(blockbuster: BlockBuster) -> Iterator[None]:
 
 @pytest.fixture
 async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
-    """The time of the test's loop."""
+    """Control the clock of the test's loop."""
     return LoopTime(monkeypatch)
 
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port of loopback on which nothing listens during the test."""
+    """Return a loopback port on which nothing listens during the test."""
     with held_port() as port:
         yield port
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """A bank with a client, and a sandbox."""
+    """Yield a bank with a client, and a sandbox."""
     async with banks.world() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A real PostgreSQL."""
+    """Return a real PostgreSQL server."""
     if not is_installed():
         pytest.skip("PostgreSQL is not available for this platform")
     with PostgresServer() as server:
@@ -143,19 +143,19 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> str:
-    """The address of an empty database."""
+    """Return the address of an empty database."""
     return postgres.new_database()
 
 
 @pytest.fixture(scope="session")
 def nats() -> Iterator[NatsServer]:
-    """A real NATS with JetStream. Each test uses its own names of streams and subjects."""
+    """Return a real NATS server with JetStream. Each test uses its own names of streams and subjects."""
     yield from _running(NatsServer)
 
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[RedisServer]:
-    """A real Redis. Each test uses its own names of streams."""
+    """Return a real Redis server. Each test uses its own names of streams."""
     yield from _running(RedisServer)
 
 
@@ -177,7 +177,7 @@ class _Answer(aiohttp.ClientResponse):
 
 @pytest.fixture
 def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
-    """Mocked responses without sockets, for headers, paths and small bodies, but not for failures."""
+    """Mock responses without sockets, for headers, paths and small bodies, but not for failures."""
     monkeypatch.setattr(aioresponses_core, "ClientResponse", _Answer)
     with aioresponses() as mocked:
         yield mocked
@@ -185,7 +185,9 @@ def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
 
 @pytest.fixture(params=["exchange", "session"])
 def http_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Send requests through `_http.exchange`, or through aiohttp's session as with a version not tried."""
+    """Send requests through `_http.exchange`, or through aiohttp's session as with an untested version of
+    aiohttp.
+    """
     if request.param == "session":
         monkeypatch.setattr("transfer_async._http.exchange.is_possible", lambda _: False)
     return request.param

@@ -1,4 +1,4 @@
-"""Name matching: a table of pairs, and properties of every pair."""
+"""Name matching: a table of pairs, and properties that hold for all pairs."""
 
 import random
 import sys
@@ -70,7 +70,8 @@ def test_accents_left_out_change_nothing(person: PersonName) -> None:
         first=transliteration.without_marks(person.first), last=transliteration.without_marks(person.last)
     )
 
-    if not any("CYRILLIC" in unicodedata.name(letter) for letter in person.first):  # й is no и with an accent
+    # Й is not an и with an accent.
+    if not any("CYRILLIC" in unicodedata.name(letter) for letter in person.first):
         assert match_names(bare, person).result is MATCH
 
 
@@ -111,14 +112,16 @@ def test_one_wrong_letter_is_never_a_match(person: PersonName, where: int, chang
 
 
 def people(tradition: str, count: int) -> list[PersonName]:
-    """Return ``count`` people of a tradition, the same every time."""
+    """Return ``count`` people of a tradition. Every call returns the same people."""
     firsts, lasts = CROWDS[tradition]
     everybody = [PersonName(first=first, last=last) for first, last in product(firsts, lasts)]
     return random.Random(tradition).sample(everybody, count)
 
 
 def are_one(a: PersonName, b: PersonName) -> bool:
-    """Whether two names differ in nothing that the matcher can see: accents left out, or first for last."""
+    """Return whether two names differ only in ways that the matcher ignores: accents, or swapped first and
+    last names.
+    """
     bare = [tuple(map(transliteration.without_marks, (person.first, person.last))) for person in (a, b)]
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
@@ -200,7 +203,7 @@ def test_the_number_of_allowed_edits_depends_on_the_length(length: int, edits: i
     [
         PersonName("a" * (MAX_LENGTH + 1), "Okri"),
         PersonName("a" * 50, "a" * 50, "a" * (MAX_LENGTH - 99)),
-        PersonName("\u3300" * (MAX_LENGTH // 2), "Okri"),  # one sign for four letters
+        PersonName("\u3300" * (MAX_LENGTH // 2), "Okri"),  # one character that expands to four letters
         PersonName("a " * (MAX_WORDS + 1), "Okri"),
         PersonName("a " * MAX_WORDS, "Okri"),
     ],
@@ -224,11 +227,15 @@ def test_long_names_without_parts_are_compared_only_for_equality() -> None:
 
 
 MOST_WORK = 40_000
-"""Calls of a comparison; it took millions, and the loop stood still for seconds. A thousand are 0.2 ms."""
+"""The maximum number of calls of one comparison; a thousand calls take 0.2 ms. Without this limit, a
+comparison took millions of calls and blocked the event loop for seconds.
+"""
 
 
 def work(one: PersonName, other: PersonName) -> int:
-    """The calls, of Python and of C, that a comparison takes: the same on a busy machine."""
+    """Count the calls, of Python and C functions, of one comparison. The count does not depend on the
+    machine's load.
+    """
     calls = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:
@@ -259,7 +266,7 @@ CRAFTED = [
 
 @each(("one", "other"), [row[1:] for row in CRAFTED])
 def test_no_crafted_name_takes_much_work(one: str, other: str) -> None:
-    """Matching runs on the event loop, so a crafted name must not delay all payments."""
+    """Matching runs on the event loop, so a crafted name could otherwise delay all payments."""
     assert work(name(one), name(other)) <= MOST_WORK
 
 

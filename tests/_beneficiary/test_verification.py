@@ -1,4 +1,4 @@
-"""The beneficiary check: it looks up the payee before the funds are held, and fails closed."""
+"""The beneficiary check: it looks up the payee before the funds are held, and refuses in case of doubt."""
 
 import asyncio
 import builtins
@@ -59,7 +59,7 @@ def intent(beneficiary: PersonName | None = BEN, **changes: Any) -> OrderIntent:
 
 
 def finding(found: Any) -> Callable[[str], Awaitable[Any]]:
-    """Return a look-up that finds this value or raises this error."""
+    """Return a look-up that returns this value or raises this error."""
 
     async def lookup(username: str) -> Any:
         if isinstance(found, BaseException):
@@ -70,7 +70,7 @@ def finding(found: Any) -> Callable[[str], Awaitable[Any]]:
 
 
 def answering(answer: Any) -> Callable[[OrderIntent, User], Awaitable[Any]]:
-    """Return a question that answers every close match with this value or raises this error."""
+    """Return a function that answers every question about a close match with this value or error."""
 
     async def accept_close(intent: OrderIntent, user: User) -> Any:
         if isinstance(answer, BaseException):
@@ -85,13 +85,13 @@ async def forever(*_: Any) -> Any:
 
 
 async def refused(lookup: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
-    """Return the error of a check that does not end in a match."""
+    """Return the error of a check that must not end in a match."""
     check = BeneficiaryVerification(lookup, **settings).before(asked or intent())
     return await failure(check, BeneficiaryNotVerified)
 
 
 async def refusal(found: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
-    """Return the error of a check whose look-up finds this value or raises this error."""
+    """Return the error of a check whose look-up returns this value or raises this error."""
     return await refused(finding(found), asked, **settings)
 
 
@@ -193,7 +193,7 @@ RESULTS = {
     {case: (reason, found) for reason, cases in FAILED_CHECKS.items() for case, found in cases.items()},
 )
 async def test_each_failed_check_has_its_reason_and_result(reason: Reason, found: Any) -> None:
-    """A bank's own look-up fills the `User` itself: only valid field values may count as a match."""
+    """A bank's own look-up constructs the `User`, so only valid field values may count as a match."""
     error = await refusal(found)
 
     assert (error.reason, error.result) == (reason, RESULTS.get(reason, NOT_POSSIBLE))
@@ -471,7 +471,7 @@ async def test_a_look_up_whose_client_is_gone_may_be_given_to_another(w: World) 
 
 
 def verifying(w: World, **settings: Any) -> list[Any]:
-    """Return the hooks of a bank that verifies before it holds."""
+    """Return the hooks of a bank that verifies the payee before it places the hold."""
     return [BeneficiaryVerification(UserLookup(w.sandbox.user_path), **settings), w.bank.hold]
 
 

@@ -26,7 +26,7 @@ URL, TOKEN = "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"
 
 @pytest.fixture
 async def sandbox(monkeypatch):
-    """A sandbox that the environment names."""
+    """Yield a sandbox, with an environment that points to it."""
     async with Sandbox(token="a-secret-token") as sandbox:
         monkeypatch.setenv(URL, sandbox.base_url)
         monkeypatch.setenv(TOKEN, sandbox.token)
@@ -35,7 +35,7 @@ async def sandbox(monkeypatch):
 
 
 def test_a_log_line_contains_no_control_characters():
-    """A broker's error text must not overwrite what an operator reads."""
+    """Without this, a broker's error text could overwrite what an operator reads."""
     said: list[str] = []
     logger = logging.getLogger("of a broker")
     with output.logged(logger, said.append, form="%(message)s"):
@@ -123,7 +123,7 @@ def test_a_running_command_collects_garbage_rarely_and_freezes_nothing():
 
     often, kept = process.run(work())
     assert often > usual[0]
-    assert kept <= frozen  # of what was frozen before, some may be gone
+    assert kept <= frozen  # some of the objects frozen earlier may have been deleted
     assert gc.get_threshold() == usual
 
 
@@ -161,7 +161,7 @@ async def test_a_refused_token_is_reported_in_one_line_without_the_token(sandbox
 
 
 async def test_a_status_404_advises_to_check_the_base_url(sandbox, monkeypatch):
-    """A path prefix is missing or superfluous; "refused" alone would suggest a missing permission."""
+    """The base URL may lack a path prefix; the word "refused" alone would suggest a missing permission."""
     monkeypatch.setenv(URL, f"{sandbox.base_url}/bank")
     result = await asked("whoami", code=1)
 

@@ -57,7 +57,7 @@ def found_in(lines: list[str], pattern: str) -> int:
 
 
 class Story:
-    """The demo as it was played once: its lines, and how many requests and orders there were at each."""
+    """One run of the demo: its lines, and the number of requests and orders at each line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -65,7 +65,7 @@ class Story:
         self.sandbox: Sandbox
 
     def opened(self, **options: Any) -> Sandbox:
-        """Keep the first sandbox: the one of the many orders at the end has no part in the story."""
+        """Keep only the first sandbox. The last one, with many orders, is not part of the story."""
         opened = Sandbox(**options)
         self.sandbox = getattr(self, "sandbox", opened)
         return opened

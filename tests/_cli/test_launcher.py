@@ -1,4 +1,4 @@
-"""The command as it is installed: a fast `--version`, and streams that are closed or ASCII-only."""
+"""The installed command: a fast `--version`, and streams that are closed or support only ASCII."""
 
 import asyncio
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Every command reaches the service through a proxy, with certificates of the bank, as it is told to."""
+"""Every command can reach the service through a proxy, and with the bank's own certificates."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ BASIC = base64.b64encode(f"bank:{PASSWORD}".encode()).decode()
 
 @frozen
 class Files:
-    """The bank's PEM files, and the TLS settings of a server that demands the client's certificate."""
+    """The bank's PEM files, and the TLS settings of a server that requires a client certificate."""
 
     ca: str
     cert: str
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @asynccontextmanager
 async def bank_network(files: Files) -> AsyncIterator[tuple[Server, Server, list[str]]]:
-    """A service that demands a certificate, a proxy before it, and the options that lead there."""
+    """Yield a service that requires a certificate, a proxy in front of it, and the options that use both."""
     async with serving(answers, tls=files.strict) as server, serving(proxies) as proxy:
         address = proxy.url.replace("://", f"://bank:{PASSWORD}@")
         yield server, proxy, ["--proxy", address, "--ca", files.ca, "--client-cert", files.both]
@@ -191,7 +191,8 @@ async def test_a_client_from_the_environment_uses_its_network(files: Files, monk
         made = await asyncio.to_thread(TransferClient.from_env)
         async with made as client:
             await client.who_am_i()
-        monkeypatch.setenv("TRANSFER_CA", "nowhere")  # replaced by ssl=, as the proxy is
+        # Overridden by ssl=, as the variable for the proxy is by proxy=.
+        monkeypatch.setenv("TRANSFER_CA", "nowhere")
         monkeypatch.setenv("TRANSFER_PROXY", "http://127.0.0.1:1")
         context = await asyncio.to_thread(context_of, files)
         async with TransferClient.from_env(ssl=context, proxy=words[1]) as client:
@@ -209,7 +210,7 @@ def context_of(files: Files) -> Any:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What a client would be made with."""
+    """Record the settings that a client is created with."""
     found: dict[str, Any] = {}
 
     def client(*_: object, **given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Lines have the numbers that an editor shows, and an unreadable line does not affect the others."""
+"""Lines are numbered as in an editor, and an unreadable line does not affect the others."""
 
 import io
 import tracemalloc
@@ -12,7 +12,7 @@ from transfer_async._cli.output import BadLine, TextLines
 
 
 def read(data: bytes) -> list[tuple[int, str]]:
-    """Every line, or what is wrong with it."""
+    """Return every line, or the error in it."""
     lines = lines_of(data)
     found = []
     while True:

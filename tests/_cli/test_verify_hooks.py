@@ -77,7 +77,7 @@ def test_correct_hooks_keep_all_rules():
 @ONLY_IN_TRIALS
 @pytest.mark.usefixtures("blocking_bank")
 def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
-    """The module keeps the holds in memory, too: after a crash it would place a second one."""
+    """The module keeps its holds only in memory, so after a crash it places a second one."""
     report = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
     assert "in a new process" not in report

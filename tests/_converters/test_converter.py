@@ -1,4 +1,4 @@
-"""JSON bytes <-> models: the wire format as the specification shows it, exact both ways."""
+"""Conversion between JSON bytes and models: exact in both directions, in the specification's format."""
 
 import contextlib
 import json
@@ -213,7 +213,7 @@ READERS = [
 
 
 def read_with_every_reader(raw):
-    """Read ``raw`` with all readers and visit every value; no unexpected error is raised."""
+    """Read ``raw`` with all readers and access every value. No unexpected error may be raised."""
     for model, error in READERS:
         with contextlib.suppress(error):
             look_at_all_of(model.from_json(raw))
@@ -274,7 +274,7 @@ BOMBS = {
     "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
 }
 PATHS = ("$.poster_amount", "$.external_order", "$.user", "$.brand_new")
-"""A strict field, a lenient field, a lenient object, and an unknown field."""
+"""JSON paths of a strict field, a lenient field, a lenient object and an unknown field."""
 
 
 @each("bomb", BOMBS)
@@ -302,7 +302,7 @@ def test_a_bomb_anywhere_in_a_request_is_an_invalid_order_or_ignored(bomb, path)
 
 @pytest.mark.parametrize("bomb", ["half a character", "the other half"])
 def test_a_split_character_in_a_lenient_text_does_not_lose_the_order(bomb):
-    """A service that truncates texts splits emojis; the order was created nevertheless."""
+    """A service that truncates texts may split an emoji, although the order was created."""
     tree = samples.order_json(poster_payment_purpose="HERE", user_id='"\\ud800" 😀')
     order = Order.from_json(samples.encode(tree).replace(b'"HERE"', BOMBS[bomb]))
 

@@ -1,4 +1,4 @@
-"""Lenient fields: reading never raises; an unreadable value becomes None and is reported."""
+"""Lenient fields: reading never raises. An unreadable value becomes None and is reported."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -33,7 +33,7 @@ WRONG = {
     LIST: (5, "x", True, {}),
 }
 
-# Every loose field of the specification's section 2, by the name the service gives it.
+# Every lenient field of the specification's section 2, by its name in JSON.
 KINDS = {
     "order": {
         TEXT: "user_id poster_country poster_payment_method_type posters_beneficiary_user_id matcher_country "
@@ -125,7 +125,7 @@ GROUPS = [
     for paths in [[path for path, kind_of_path in FIELDS if kind_of_path == kind]]
     for group in ([[path] for path in paths] if kind in (OBJECT, LIST) else [paths])
 ]
-"""The fields of each kind: those that contain other fields one at a time, all others at once."""
+"""The fields of each kind, in groups: each field that contains others alone, the rest together."""
 
 
 @each(("kind", "paths"), GROUPS)
@@ -327,7 +327,7 @@ def test_a_user_by_itself_reports_unreadable_fields():
 
 @pytest.mark.parametrize("one", ["{}", "5", '{"can_trade_with":[5,5,5,5]}'])
 def test_a_user_with_too_many_values_is_refused(one):
-    """An answer to a look-up must not be able to block the event loop."""
+    """Without this, the response to a look-up could block the event loop."""
     many, few = (b'{"currencies":[' + b",".join([one.encode()] * count) + b"]}" for count in (30_000, 300))
 
     with pytest.raises(ServiceFailed, match="20,000"):

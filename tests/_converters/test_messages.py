@@ -1,4 +1,6 @@
-"""Commands and outcomes as JSON: exact, whole, and refused as a whole where anything is not understood."""
+"""Commands and outcomes as JSON: exact and complete. A message with anything unknown is refused as a
+whole.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -34,7 +36,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def duplicated(name: str, value: str, within: str = "{") -> bytes:
-    """Return a command with a duplicate field ahead of the original one."""
+    """Return a command in which a field has a duplicate before the original."""
     written = json.dumps(tree(beneficiary={"first": "Ben", "last": "Okri"}))
     return written.replace(within, f'{within}"{name}": "{value}", ', 1).encode()
 
@@ -224,7 +226,7 @@ def test_an_invalid_outcome_is_refused(data: bytes):
 
 
 def test_an_outcome_or_order_with_a_duplicate_field_is_refused():
-    """A reader that uses the other outcome would release the hold of an existing order."""
+    """Without this, a reader that uses the other outcome releases the hold of an existing order."""
     outcome = b'{"version":1,"key":"k","intent_id":"i","outcome":"refused","order_may_exist":false}'
     outcome = outcome.replace(b"{", b'{"outcome":"created",')
     with pytest.raises(ValueError, match="duplicate"):

@@ -1,4 +1,4 @@
-"""Strict fields: read exactly and at once, or not at all."""
+"""Strict fields: they are read exactly and at once, or the order is unreadable."""
 
 import re
 import sys
@@ -125,7 +125,7 @@ NOT_DUPLICATE += ("$.user.username", "$.postersBeneficiary.username")
 
 
 def with_duplicate(path, value, *, first, spelt=None):
-    """Return the sample order with a duplicate ``value`` at the path, first or last."""
+    """Return the sample order with a duplicate ``value`` at the path, before or after the original."""
     holder, _, name = path.rpartition(".")
     tree = samples.order_json()
     inside = samples.encode(samples.inside(tree, holder))
@@ -136,7 +136,7 @@ def with_duplicate(path, value, *, first, spelt=None):
 
 @each("path", NOT_DUPLICATE)
 def test_a_duplicate_strict_field_makes_the_order_unreadable(path):
-    """Another reader may use the other value, so an order could be recorded with a wrong id."""
+    """Another program may read the other value, so an order could be recorded with a wrong id."""
     same = samples.encode(samples.inside(samples.order_json(), path))
     escaped = '"' + "".join(f"\\u{ord(letter):04x}" for letter in path.rpartition(".")[2]) + '"'
     for value in (same, b"null", OTHER, b'{"username":"eve@example.org"}'):
@@ -167,7 +167,7 @@ def test_a_lenient_field_may_be_duplicated_and_the_last_value_counts():
 
 
 def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
-    """The leaves are counted over all threads; too many trigger a check, never a refusal."""
+    """The counter of leaves is shared by all threads. Too many leaves trigger a check, never a refusal."""
     good, bad = samples.encode(samples.order_json()), with_duplicate("$.id", b'"tx-other1"', first=False)
 
     def read(_):
@@ -185,7 +185,7 @@ def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
 
 
 def test_a_duplicate_field_of_a_person_makes_the_person_unreadable():
-    """Otherwise a beneficiary's name is compared that another reader does not see."""
+    """Without this, a beneficiary's name is compared that another program does not read."""
     raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
 
     with pytest.raises(ServiceFailed, match=r"\$\.lastname: appears twice"):

@@ -1,4 +1,4 @@
-"""What every reader of the service's JSON shares: exact decoding, the names, the leaves."""
+"""What all readers of the service's JSON have in common: exact decoding, field names, and leaves."""
 
 import decimal
 

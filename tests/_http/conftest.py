@@ -1,4 +1,4 @@
-"""What the tests of single exchanges share with the tests of failures."""
+"""Fixtures for the tests of single exchanges, also used by the tests of failures."""
 
 from tests.faults.conftest import bank, certificates
 

@@ -1,4 +1,4 @@
-"""The bearer token: shared by all callers, requested once for all of them, and never shown."""
+"""The bearer token: all callers share it, it is fetched once for all of them, and it is never shown."""
 
 import asyncio
 import gc
@@ -157,7 +157,7 @@ async def test_a_refused_token_is_not_used_for_the_next_call(issuer):
     assert tokens.current is None
     new = await tokens.headers()
     assert new["Authorization"] == "Bearer token-2"
-    tokens.distrust(old)  # somebody hears of it late
+    tokens.distrust(old)  # a late caller reports the old token
     assert tokens.current is new
 
 

@@ -1,4 +1,4 @@
-"""Classification of an exchange: both tables, each status, and the resulting errors."""
+"""Classification of an exchange: both tables, every status, and the resulting errors."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def expected(*sets, otherwise):
     }
 
 
-# The tables once more, written from the contract alone.
+# The tables once more, written from the contract alone, not from the code.
 WRONG_TOKEN = ({401}, Classification.WRONG_TOKEN)
 ANSWERED = (range(200, 300), Classification.ANSWERED)
 NOT_PROCESSED = ({425, 429}, Classification.NOT_PROCESSED)
@@ -291,7 +291,7 @@ def test_a_doubt_and_a_failed_read_carry_the_bytes():
     ],
 )
 def test_a_doubt_has_the_kind_of_its_cause(evidence, kind):
-    """The operator's first step depends on it."""
+    """The kind decides what an operator does first."""
     assert error(Classification.UNKNOWN, evidence).kind is kind
 
 
@@ -351,7 +351,7 @@ def test_the_error_of_a_lost_answer_names_the_kind_of_failure():
 
 
 def test_only_field_names_of_the_specification_are_taken_from_a_refusal():
-    """A service may put anything there, even personal data; only known field names are safe."""
+    """A service may put anything there, even personal data. Only known field names are safe to show."""
     named = {"matcher_amount": ["12 of Ada"], "ada.eze@example.com": [], "external_order.transaction_fee": 1}
 
     assert fields_named(json.dumps({"errors": named}).encode()) == (
@@ -377,7 +377,7 @@ POSTER, BENEFICIARY = SENT.poster_username, SENT.poster_recipient_username
 
 
 def difference(*, sent=SENT, poster=POSTER, beneficiary=BENEFICIARY, **shown):
-    """Return the field in which a response with ``shown`` differs from the order that was ``sent``."""
+    """Return the field in which a response with ``shown`` differs from ``sent``."""
     shown |= {"user": {"username": poster}, "postersBeneficiary": {"username": beneficiary}}
     amounts = {"poster_amount": sent.poster_amount, "matcher_amount": sent.matcher_amount}
     return other_order(sent, read_answer(samples.encode(samples.order_json(**amounts | shown))))

@@ -1,4 +1,4 @@
-"""Our own exchange: when it is used, what it sends, and its time limits."""
+"""The SDK's own exchange: when it is used, what it sends, and its time limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .test_transport import proxies
 
 @pytest.fixture
 def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The methods of the requests that our own exchange sends."""
+    """Return the methods of the requests that the SDK's own exchange sends."""
     methods: list[str] = []
     send = exchange.exchange
 
@@ -140,7 +140,7 @@ async def test_a_mocked_session_is_used_even_if_the_mock_came_last(exchanged: li
         TransferClient(server.url, "token", retry=RetryPolicy(attempts=1)) as client,
     ):
         await client.who_am_i()
-        with aioresponses(), pytest.raises(ConnectionFailed):  # The mock answers nothing.
+        with aioresponses(), pytest.raises(ConnectionFailed):  # The mock returns nothing.
             await client.who_am_i()
         for name in ("request", "_request"):
             with pytest.MonkeyPatch.context() as patch:
@@ -257,7 +257,7 @@ async def test_a_cancelled_exchange_closes_its_connection(bank: Bank):
         await server.got_request.wait()
         reading.cancel()
         await asyncio.wait([reading])
-        async with asyncio.timeout(2):  # An idle connection would be closed after 4 s.
+        async with asyncio.timeout(2):  # Four idle seconds would close the connection.
             await gone.wait()
 
     assert reading.cancelled()

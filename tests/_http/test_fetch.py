@@ -1,4 +1,4 @@
-"""Every request except create-order: retries, results and errors."""
+"""All requests except create-order: retries, results and errors."""
 
 import asyncio
 from datetime import timedelta
@@ -288,7 +288,7 @@ async def test_a_request_that_cannot_be_sent_is_retried_and_then_fails(time, clo
 
 
 class Issuer:
-    """Issues ``token-1``, ``token-2``, …, and fails from ``fails_at`` on."""
+    """Issues ``token-1``, ``token-2``, …, and fails from number ``fails_at`` on."""
 
     def __init__(self, *, fails_at=100):
         self.calls = 0
@@ -341,7 +341,7 @@ async def test_a_request_is_not_repeated_without_a_new_token(service, time):
 
 
 async def held(service: Answering) -> asyncio.Event:
-    """An answer that waits for its gate."""
+    """Return a response that waits for its gate."""
     gate = asyncio.Event()
     service.answer(body=b'{"a": 1}', gate=gate)
     return gate
@@ -435,7 +435,7 @@ async def test_a_sent_request_cut_off_by_its_deadline_ends_as_one_without_an_ans
     time.pass_(5.0)
     await loop_time.pass_(5.0)
 
-    async with asyncio.timeout(10.0):  # much less than without the deadline
+    async with asyncio.timeout(10.0):  # much shorter than the timeout without a deadline
         assert type(await failure(call)) is kind
     assert len(service.came) == 1
 

@@ -1,4 +1,4 @@
-"""The headers that a bank adds to its client's requests, and the id that each order's request carries."""
+"""The headers that a bank adds to its client's requests, and the request id of each order."""
 
 from contextlib import suppress
 from typing import Any
@@ -40,7 +40,7 @@ def sent_ids(server: Server) -> list[str | None]:
 
 
 async def anything(connection: Connection) -> None:
-    """Answer an order with itself, and everything else with an account."""
+    """Answer a create-order request with its own order, and any other request with an account."""
     while request := await connection.request():
         connection.send(order_reply(request) if request.body else http(200, b'{"id": "usr-1"}'))
 
@@ -180,7 +180,7 @@ def test_an_invalid_header_name_is_refused(name: Any):
 
 
 async def ids_of_service(response: Any, **settings: Any) -> list[str | None]:
-    """Create an order that is answered by ``response``; return the service's ids in the events."""
+    """Create an order that is answered by ``response``. Return the service's request ids in the events."""
     events: list[Any] = []
 
     async def script(connection: Connection) -> None:
@@ -345,7 +345,7 @@ class Adding:
         self.asked: list[str | None] = []
 
     def __call__(self, event: Any) -> None:
-        """Nothing to be done."""
+        """Ignore the event."""
 
     def request_headers(self, intent_id: str | None) -> Any:
         self.asked.append(intent_id)

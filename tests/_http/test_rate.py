@@ -1,4 +1,4 @@
-"""The rate limiter of a client: never faster than the rate, first come first served, none lost."""
+"""A client's rate limiter: it never exceeds the rate, serves requests in order, and loses no slot."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from transfer_async._http.retry import RateLimitQueue
 def stretch_over(rate: Rate, times: list[float]) -> float:
     """Return by how many requests the worst period exceeds the rate; 0.0 if none does.
 
-    A period from request i to request j has j - i + 1 of them: the worst is found in one pass.
+    A period from request i to request j contains j - i + 1 requests, so one pass finds the worst.
     """
     worst, least = 0.0, float("inf")
     for number, when in enumerate(sorted(times)):
@@ -29,7 +29,7 @@ def stretch_over(rate: Rate, times: list[float]) -> float:
 
 @define
 class Line:
-    """A rate limiter in virtual time that records when each waiter passed."""
+    """A rate limiter in virtual time that records when each request passed."""
 
     rate: Rate
     loop: VirtualLoop = field(factory=VirtualLoop)
@@ -106,7 +106,7 @@ def test_after_an_idle_period_the_whole_burst_is_available_and_no_more():
 
 def test_a_cancelled_waiter_gives_up_its_slot_anywhere_in_the_queue():
     queue = line(1.0)
-    for leave_after in (None, 0.5, None, 0.6, None):  # the first in line among them
+    for leave_after in (None, 0.5, None, 0.6, None):  # one of them is the first in the queue
         queue.come(leave_after=leave_after)
 
     assert queue.run().times == [0.0, 1.0, 2.0]
@@ -185,7 +185,7 @@ def test_ten_thousand_waiters_never_exceed_the_rate_in_any_period():
 
 
 def crowd(seed: int) -> Line:
-    """Waiters at random times, some with short timeouts, some cancelled, on loops that run late."""
+    """Generate requests at random times, some with short timeouts, some cancelled, on loops that run late."""
     chance = Random(seed)
     queue = line(chance.choice((0.3, 1.0, 7.0, 50.0)), burst=chance.choice((1, 2, 5, 30)))
     late = chance.choice((0.0, 0.0, 0.05, 3.0))
@@ -203,7 +203,7 @@ def crowd(seed: int) -> Line:
 @pytest.mark.trial(short=60, ci=400, long=20_000)
 def test_arrivals_and_cancellations_never_break_the_rate_or_the_order(size: int):
     for seed in range(size):
-        queue = crowd(seed).run()  # all have passed, left, or been refused
+        queue = crowd(seed).run()  # every request has passed, was cancelled, or was refused
         assert stretch_over(queue.rate, queue.times) < 1e-6, seed
         order = [queue.came.index(number) for number, _ in queue.passed]
         assert order == sorted(order), seed

@@ -1,4 +1,4 @@
-"""Retries: exact delays, as many as the settings allow, and never past the end."""
+"""Retries: exact delays, as many as the settings allow, and never after the deadline."""
 
 import asyncio
 import email.utils
@@ -190,7 +190,7 @@ LIMITED, LOST = RateLimited(status=429), ConnectionFailed("no byte left")
 
 
 def earned(**settings):
-    """Return the bucket of a client with many successful requests."""
+    """Return a full retry budget, as after many successful requests."""
     bucket = TokenBucket(RetryBudget(**settings))
     for _ in range(500):
         bucket.refund()
@@ -233,7 +233,7 @@ def test_a_bucket_stays_within_its_bounds(steps, capacity):
 
 
 class Loop:
-    """One run of the loop: each entry of ``script`` is raised, or returned if it is no error."""
+    """One run of the retry loop. Each entry of ``script`` is raised if it is an error, else returned."""
 
     def __init__(self, *script, **settings):
         self.script = list(script)
@@ -288,7 +288,7 @@ async def test_each_pause_matches_the_policy_and_reports_its_cause():
 async def test_the_last_error_itself_is_raised():
     errors = [lost(number) for number in range(1, 5)]
     loop = Loop(*errors[1:])
-    loop.bucket = earned()  # it is the policy that ends it, and not the budget
+    loop.bucket = earned()  # the retry policy ends the loop, not the budget
 
     caught = await failure(loop.run(errors[0]), ConnectionFailed)
 
@@ -399,7 +399,7 @@ async def test_four_orders_of_a_new_client_with_only_429_answers_are_six_request
 
 @pytest.mark.parametrize("attempts", [1, 4, 5, 37, 40, 100])
 async def test_a_new_client_can_pay_for_all_retries_of_one_order(closed_port: int, attempts: int):
-    """Otherwise a bank that allows 40 attempts gives up after four while a beneficiary waits."""
+    """Without this, a bank that allows 40 attempts gives up after four."""
     policy, address = RetryPolicy(attempts=attempts, max_delay=0.05), f"http://127.0.0.1:{closed_port}"
     async with TransferClient(address, "abc", retry=policy, clock=Time().clock) as client:
         refused = await failure(client.create_order(new_order(), held="h-1"), ConnectionFailed)

@@ -1,4 +1,4 @@
-"""One exchange: its time limits, pools, session, and how far it got."""
+"""One exchange: its time limits, connection pools and session, and how much of the request was sent."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_an_order_request_matches_the_specification_below_the_base_url(ban
         "host": server.url.removeprefix("http://"),
         "authorization": "Bearer secret-token",
         "accept": "application/json",
-        "accept-encoding": "gzip, deflate",  # no compression that is costly to undo
+        "accept-encoding": "gzip, deflate",  # no encodings that are slow to decompress
         "content-type": "application/json",
         "content-length": str(len(request.body)),
         "user-agent": request.headers["user-agent"],
@@ -250,7 +250,7 @@ async def test_open_connections_never_exceed_the_pool_size(bank: Bank):
 
 
 async def test_a_closed_connection_is_not_kept_in_memory(bank: Bank, monkeypatch: pytest.MonkeyPatch):
-    """A worker that sends an order now and then opens a connection for each."""
+    """This happens to a worker that opens a connection for each of its rare orders."""
     protocols: list[weakref.ref[Any]] = []
     take = ConnectionState.take
 
@@ -278,7 +278,7 @@ async def test_cookies_are_not_sent_back(bank: Bank):
             connection.send(http(200, kind, headers=cookie))
 
     async with serving(bake) as server:
-        url = server.url.replace("127.0.0.1", "localhost")  # aiohttp stores no cookies of an address
+        url = server.url.replace("127.0.0.1", "localhost")  # aiohttp stores no cookies for IP addresses
         async with bank.client(url) as client:
             for number in range(2):
                 await client.create_order(samples.new_order(), key=str(number))
@@ -372,7 +372,7 @@ async def test_a_borrowed_sessions_time_limit_is_not_used(bank: Bank, loop_time:
 
 
 async def test_a_body_held_back_for_100_continue_is_not_reported_as_sent(bank: Bank, loop_time: LoopTime):
-    # Its headers go ahead of the body then, and the body waits.
+    # aiohttp then sends the headers first and holds back the body.
     async def never_continue(connection: Connection) -> None:
         await connection.head()
         await loop_time.pass_(20.0)
@@ -395,12 +395,12 @@ async def test_a_body_held_back_for_100_continue_is_not_reported_as_sent(bank: B
 async def test_a_borrowed_connector_without_tls_verification_is_overridden(
     bank: Bank, certificates: Certificates
 ):
-    """Otherwise an attacker between the bank and the service gets the order and the token."""
+    """Without this, an attacker between the bank and the service gets the order and the token."""
     async with (
         serving(answers, tls=certificates.other_server) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
     ):
-        async with session.get(server.url) as response:  # which the connector has no objection to
+        async with session.get(server.url) as response:  # the connector itself accepts any certificate
             assert response.status == 200
         error = await bank.try_order(server.url, session=session, retry=ONCE)
         async with bank.client(server.url, session=session, retry=ONCE) as client:
@@ -420,7 +420,7 @@ async def test_an_explicit_ssl_setting_applies_to_a_borrowed_session(bank: Bank,
 
 
 async def relay(connection: Connection, address: str) -> None:
-    """Relay bytes both ways, as a proxy does after CONNECT."""
+    """Relay bytes in both directions, as a proxy does after CONNECT."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host if host != "localhost" else "127.0.0.1", int(port))
     connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -506,7 +506,7 @@ async def test_a_proxy_that_refuses_the_tunnel_refuses_no_order(
 
 
 async def test_a_plain_proxy_that_cannot_reach_the_service_leaves_a_doubt(bank: Bank):
-    # The whole order was handed to it; nobody knows what it did with it.
+    # The proxy received the whole order; what it did with it is unknown.
     async with serving(answers) as server, serving(replies(http(502, b"Bad gateway"))) as proxy:
         error = await bank.try_order(server.url, proxy=proxy.url)
 

@@ -1,4 +1,4 @@
-"""Requests go only to the base URL, and only `create_order` can reach the create-order path."""
+"""Requests go only to the base URL, and only `create_order` can use the create-order path."""
 
 import itertools
 import re
@@ -89,7 +89,7 @@ REFUSED = {
     "is not an https address": (
         *("ftp://bank.example", "file:///etc/passwd", "bank.example", "//bank.example", "/api", "https://"),
         *("https://.", "https://bank.example..", "https://bank..example", ""),
-        # the same address in another spelling, or none
+        # other spellings of an IP address, and hosts that are not valid
         *("https://127.1", "https://2130706433", "https://0x7f.0.0.1", "https://127.000.000.001"),
         *(
             "https://bank.example.0x7f",
@@ -156,22 +156,22 @@ def test_a_valid_path_is_returned_unchanged(path):
 CREATE = "/api/api/v1/order/create"
 DISGUISES = [
     CREATE_ORDER,
-    # slashes and capitals
+    # extra slashes, and capital letters
     *(f"{CREATE}/", f"{CREATE}//", f"//{CREATE[1:]}", f"///{CREATE[1:]}", "/api//api/v1/order/create"),
     *("/api/api/v1///order/create", "/API/API/V1/ORDER/CREATE", "/api/Api/v1/Order/cReate"),
-    # letters and slashes that are encoded, and what is encoded is encoded again
+    # percent-encoded letters and slashes, some encoded more than once
     *("/api/api/v1/order/%63reate", "/api/api/v1/order/%43reate", "/%61%70%69/api/v1/order/create"),
     *("/api/api/v1/order/%2563reate", "/api/api/v1/order/%252563reate", "/api/api/v1/order%2Fcreate"),
     *("/api/api/v1/order%2fcreate", "/api/api/v1/order%252Fcreate", "/api%2Fapi%2Fv1%2Forder%2Fcreate"),
     *("/%2Fapi/api/v1/order/create", "/api/api/v1\\order\\create", "/api/api/v1/order%5Ccreate"),
     "/api/api/v1/order%255Ccreate",
-    # what some servers leave out: parameters, a query, a fragment, blanks, ends
+    # what some servers drop: parameters, a query, a fragment, blanks, endings
     *(f"{CREATE};", f"{CREATE};x=1", "/api/api/v1/order;x=1/create", "/api;a/api;b/v1;c/order;d/create;e"),
     *(f"{CREATE}%3Bx=1", f"{CREATE};x=%2Fy", f"{CREATE}%3Bx=%252Fy"),
     *("/api/api/v1/order;a=%2Fb/create%3Bc=%252Fd", f"{CREATE}?", f"{CREATE}?x=1", f"{CREATE}/?x=1"),
     *(f"{CREATE}%3Fx=1", f"{CREATE}%3Fx=/y", f"{CREATE}%253Fx", f"{CREATE}%23x", f"{CREATE}%20"),
     *("/api/api/v1/%20order/create", f"{CREATE}%09", f"{CREATE}%00", f"{CREATE}%0A"),
-    # ways up and down
+    # dot segments
     *("/api/api/v1/order/./create", "/api/api/v1/./order/create", "/api/api/v1/x/../order/create"),
     *("/api/api/v1/order/x/..;/create", f"{CREATE}/x/..", f"{CREATE}/.", "/api/api/v1/x/%2e%2e/order/create"),
     *("/api/api/v1/x/%2E./order/create", "/api/api/v1/x/%252e%252e/order/create"),
@@ -186,7 +186,7 @@ def test_every_disguise_of_the_create_order_path_is_refused(path):
 
 
 def disguised_letters(letter):
-    """Draw a letter unchanged, in upper case, or percent-encoded up to three times."""
+    """Draw each letter unchanged, in upper case, or percent-encoded up to three times."""
     encoded = f"%{ord(letter):02x}"
     twice = encoded.replace("%", "%25")
     return st.sampled_from([letter] * 6 + [letter.upper(), encoded, twice, twice.replace("%", "%25")])
@@ -266,7 +266,7 @@ READERS = (
 
 
 def why_not(read, address):
-    """Return why ``address`` is refused, with all chained errors; empty if it is accepted."""
+    """Return why ``address`` is refused, including all chained errors; empty if it is accepted."""
     try:
         read(address)
     except ValueError as error:
@@ -277,7 +277,7 @@ def why_not(read, address):
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(SCHEMES), ODD, ODD, st.sampled_from(("db", "db:5432", "[::1]", "a,b:1", "")), ODD)
 def test_no_part_of_a_password_is_shown_for_a_mistyped_address(scheme, odd, odder, host, behind):
-    """A password with a slash in it would be shown and sent to the name service."""
+    """Without this, a password that contains a slash would be shown and sent to the name service."""
     for password in (f"hunter{odd}2{odder}hunter", f"{odd}hunter"):
         for address in (
             f"{scheme}bank:{password}@{host}/{behind}",

@@ -33,14 +33,14 @@ BODY = b'{"poster_amount": "1250.00"}'
 
 @define(eq=False, slots=False)
 class Protocol:
-    """The part of aiohttp's protocol that the guards use."""
+    """The part of aiohttp's protocol that the guard uses."""
 
     should_close: bool = False
 
 
 @define
 class Connection:
-    """A connection as the guards see it: a transport, a protocol, and a writer that records."""
+    """A connection as the guard sees it: a transport, a protocol, and a writer that records."""
 
     socket: Any
     far: Any
@@ -274,7 +274,7 @@ async def test_a_tls_connection_with_a_pending_answer_or_end_is_not_trusted(
     assert connection.written == []
 
 
-@pytest.mark.skipif(  # the limit is the system's to set
+@pytest.mark.skipif(  # the system sets this limit
     resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000, reason="so many files may not be open here"
 )
 async def test_a_descriptor_above_1023_is_checked_like_any_other(connection: Connection):
@@ -311,7 +311,7 @@ class Request:
 
 
 async def go(guard: GuardedBody, request: Any, *connections: Connection) -> Any:
-    """Act as aiohttp does: run the middleware, then ``send`` for each connection that it tries."""
+    """Act like aiohttp: run the middleware, then call ``send`` for each connection that it tries."""
 
     async def handler(wrapped: Any) -> Any:
         answer = None
@@ -386,11 +386,12 @@ LOST_AMID_A_HEAD.message = object()  # type: ignore[assignment] # aiohttp puts t
         (changed(_tail=b"H"), True),
         (changed(exception=lambda: UNREADABLE), True),
         (changed(_parser=parser(ends=lambda: "head")), True),
-        (changed(_parser=parser(lines=(b"HTTP/1.1",))), True),  # aiohttp's parser without C
+        (changed(_parser=parser(lines=(b"HTTP/1.1",))), True),  # aiohttp's pure-Python parser
         (changed(_parser=parser(ends=broken)), True),
         (changed(_parser=None, exception=lambda: LOST), False),
         (changed(_parser=None, exception=lambda: LOST_AMID_A_HEAD), True),
-        (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),  # an unknown aiohttp
+        # An unknown version of aiohttp.
+        (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),
     ],
 )
 def test_a_connection_with_part_of_another_message_is_detected(protocol: Any, is_amid: bool):

@@ -1,4 +1,4 @@
-"""What a request must be before it may be sent."""
+"""The validation of a request before it is sent."""
 
 import decimal
 from datetime import UTC, datetime
@@ -90,7 +90,7 @@ def test_a_huge_exponent_is_reported_without_much_work(number):
 
 
 def test_a_huge_whole_number_is_reported_without_much_work():
-    huge = 1 << 400_000_000  # nobody would live to see it in decimal digits
+    huge = 1 << 400_000_000  # converting it to decimal digits would take years
     problem = requests.number_problem(requests.to_decimal(huge))
 
     assert "64 digits" in problem
@@ -257,7 +257,7 @@ def test_an_answer_to_another_order_is_reported_with_the_differing_field(changes
 
 @each(("sent", "shown"), samples.TWO_PEOPLE)
 def test_an_answer_for_another_person_is_refused_despite_unicode_folding(sent, shown):
-    """Otherwise an order that pays another person is returned as ours."""
+    """Without this, the client returns an order that pays another person."""
     order = samples.new_order(poster_username=sent, poster_recipient_username=sent)
 
     assert classify.other_order(order, answer(poster=shown, beneficiary=sent)) == "poster's username"
@@ -266,7 +266,7 @@ def test_an_answer_for_another_person_is_refused_despite_unicode_folding(sent, s
 
 @pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
 def test_an_overlong_amount_is_reported_as_too_long_rather_than_malformed(text: str):
-    """Its sender would look for a comma or a blank in it."""
+    """If the error were "malformed", the user would search the amount for a comma or a blank."""
     assert requests.number_problem(requests.to_decimal(text)) == (
         "has more than 64 digits on one side of the decimal point"
     )

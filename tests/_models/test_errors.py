@@ -1,4 +1,4 @@
-"""One tree of errors; each says what is certain, and none says a secret."""
+"""The tree of errors. Each error says what is certain, and none contains a secret."""
 
 import copy
 import logging
@@ -75,7 +75,7 @@ def bare(kind):
 
 
 def drawn():
-    """The tree in the module's docstring: each class, its parent, and the word behind it."""
+    """Return the tree in the module's docstring: each class, its parent, and the outcome next to it."""
     parents = []
     for line in errors.__doc__.splitlines():
         if found := re.match(r"    ([│├└─ ]*)(\w+)(?: \(also (\w+)\))?(?: +(\S+) {2,}.*)?$", line):
@@ -118,7 +118,9 @@ def test_every_class_of_the_tree_is_covered_by_these_tests():
 
 @EACH
 def test_unset_details_have_defaults_and_the_outcome_can_be_set(kind):
-    """An order that was never valid cannot exist, and a read makes none; all else must be told."""
+    """An order that was invalid cannot exist, and a read creates none. Other errors must set
+    ``order_may_exist``.
+    """
     error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
     told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
 

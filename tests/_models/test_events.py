@@ -1,4 +1,4 @@
-"""Events: their fields, their order, and that observers cannot affect a call."""
+"""Events: their fields and their order. An observer cannot affect a call."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Keys that look the same are equal in every method; keys of earlier versions can still be used."""
+"""Keys that look the same are equal in every method, and keys of earlier versions stay usable."""
 
 import json
 import re
@@ -62,7 +62,9 @@ def test_a_key_that_looks_like_another_is_invalid(key: str):
 
 @pytest.mark.parametrize("key", [LOOK_ALIKES[name] for name in EVERYWHERE], ids=EVERYWHERE)
 async def test_a_key_that_looks_like_another_is_refused_by_every_method(world: World, key: str):
-    """Otherwise a spreadsheet's blank or another system's accents pay the same invoice twice."""
+    """Without this, a blank from a spreadsheet, or another encoding of an accent, pays the same invoice
+    twice.
+    """
     desk = Operators(world.journal, world.scope)
     async with world.client() as client:
         for door in (
@@ -107,7 +109,7 @@ def test_the_invisible_characters_are_those_of_unicode():
 
 
 BLANK_GLYPHS = 9
-"""Characters that render as nothing although Unicode does not call them ignorable."""
+"""Characters that render as nothing, although Unicode does not classify them as ignorable."""
 
 
 def test_every_character_that_unicode_ignores_counts_as_invisible():
@@ -121,13 +123,15 @@ def test_every_character_that_unicode_ignores_counts_as_invisible():
 
 @ONLY_IN_TRIALS
 def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
-    """Of DejaVu Sans, which has 6,000 characters: what it draws without a line is refused."""
+    """The test uses the 6,000 glyphs of DejaVu Sans: keys must not contain a character whose glyph is
+    empty.
+    """
     pytest.importorskip("fontTools", reason="it reads the font")
     from fontTools.ttLib import TTFont
     from matplotlib import get_data_path
 
     font = TTFont(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
-    starts = font["loca"]  # where the lines of each glyph start; a glyph without lines has no length
+    starts = font["loca"]  # the offset of each glyph's outline; an empty glyph has length 0
     blank = {
         chr(number)
         for number, name in font.getBestCmap().items()
@@ -140,12 +144,15 @@ def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
 
 
 def test_characters_named_blank_are_refused_in_keys():
-    """Exceptions are characters that are visible despite the name: symbols for a blank, line fillers."""
+    """Exceptions are characters that are visible despite their name: symbols for a blank, and line
+    fillers.
+    """
     named = re.compile(r"\b(BLANK|FILLER|NULL|INVISIBLE|JOINER|SELECTOR|SPACE)\b")
     blank = {one for one in map(chr, range(0x110000)) if named.search(unicodedata.name(one, ""))}
 
     taken = {one for one in blank if requests.problem(f"K{one}9") is None} - {" "}
-    assert {unicodedata.name(character) for character in taken} <= DRAWN  # a later Unicode names more
+    # Later versions of Unicode have more such names.
+    assert {unicodedata.name(character) for character in taken} <= DRAWN
 
 
 DRAWN = {
@@ -167,7 +174,7 @@ DRAWN = {
 
 @each("by", ["ada\u2800", "a\U0001d159da", "\u3164", "ada\u200b", "a\u202eda", "ada\ufe0f"])
 async def test_operator_names_with_invisible_characters_are_refused(by: str):
-    """Otherwise the history shows one name for two people."""
+    """Without this, the history shows the same name for two people."""
     desk = Operators(MemoryJournal(), "scope")
     for deciding in (
         desk.resolve("k", order_id="tx-1", by=by, reason="seen"),
@@ -191,7 +198,7 @@ async def test_operator_names_with_invisible_characters_are_refused(by: str):
 
 @pytest.mark.parametrize("key", ["K-9 ", "K-9\ufe0f", "Cafe\u0301"])
 async def test_a_key_of_an_earlier_version_may_have_an_order_and_can_still_be_used(world: World, key: str):
-    """Earlier versions took it: its hold must not be released, and its doubt must come to an end."""
+    """Earlier versions accepted the key: its hold must not be released, and its doubt must be resolvable."""
     for move in (claim(), mark(), doubt()):
         await world.move(move, key)
     command = {"version": VERSION, "key": key, "order": json.loads(new_order().to_json())}

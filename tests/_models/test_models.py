@@ -1,4 +1,4 @@
-"""The service's words: requests that are checked when made, and orders that are read when looked at."""
+"""The models of the service: requests are validated when created, and orders are parsed when accessed."""
 
 import copy
 import decimal
@@ -438,7 +438,8 @@ def test_an_order_of_any_readable_depth_can_be_written_copied_and_compared(level
 
 # --- what a repr shows --------------------------------------------------------------------------
 
-# What may be shown: ids, currencies, amounts, flags, role; of a request its key, method and countries.
+# The fields that a repr may show: ids, currencies, amounts, flags and roles; of a request, its key, method
+# and countries.
 SHOWN = {
     *("id", "user_id", "created_by", "order_id", "key", "held", "send_before", "role"),
     *("poster_currency", "matcher_currency", "transaction_fee_currency", "currency_code", "currency_name"),
@@ -463,7 +464,7 @@ MODELS = [
 
 @each("model", MODELS)
 def test_the_repr_of_a_response_shows_only_permitted_fields(model):
-    """Every field has its own marker; only markers of fields that may be shown appear."""
+    """Every field contains its own marker, and only the markers of permitted fields may appear."""
     marks = {name: f"<mark of {name}>" for name in attrs.fields_dict(model)}
     shown = repr(model(**marks))
 

@@ -118,7 +118,7 @@ async def test_a_slow_consumer_holds_back_an_endless_input(service, kind, concur
         async for _ in results:
             handed_out += 1
             await turns(20)
-            # The one in the consumer's hands keeps its place until the next is asked for.
+            # The consumer's current result counts as in flight until it requests the next one.
             assert source.taken <= handed_out - 1 + concurrency
             if handed_out == 200:
                 break
@@ -146,7 +146,7 @@ async def test_memory_stays_flat_over_many_orders(service, kind):
             if service.ended >= 2_000:
                 break
 
-    assert most <= 64 + 4  # those in flight, and the few that are being handed on
+    assert most <= 64 + 4  # the orders in flight, and a few finished results on their way to the consumer
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ async def test_a_value_that_is_not_a_request_is_an_invalid_order_and_the_others_
         told = {id(result.request): result async for result in results}
 
     assert isinstance(told[id(odd)].error, InvalidOrder)
-    assert told[id(odd)].error.order_may_exist  # Its sender may have meant a key with an order.
+    assert told[id(odd)].error.order_may_exist  # An earlier sender may have used this key for an order.
     assert told[id(good)].error is None
     assert service.began == ["good"]
 
@@ -309,7 +309,7 @@ async def test_an_input_that_swallows_cancellation_is_read_no_further(service):
 async def test_an_input_that_fails_unobserved_leaves_no_unretrieved_error(service):
     async with batch(service, Input(fails_after=2).awaited()) as results:
         await anext(results)
-        await turns(20)  # by now it has broken
+        await turns(20)  # by now the input has raised its error
 
     assert service.ended == 2
 
@@ -340,7 +340,7 @@ class Holding:
 
     async def __aiter__(self) -> AsyncIterator[OrderRequest]:
         try:
-            # Not a task group: from Python 3.13 on, one that is left by a cancelled task cancels it anew.
+            # Don't use a task group: since Python 3.13, leaving one cancels a cancelled task again.
             async with asyncio.timeout(60):
                 self.opened_in = asyncio.current_task()
                 for number in itertools.count():
@@ -363,7 +363,7 @@ async def test_leaving_closes_an_idle_input_in_its_own_task(service, slow):
 
     async with batch(service, source, 2) as results:
         await anext(results)
-        await turns(20)  # the input has been taken as far as there is room, and nobody waits for it
+        await turns(20)  # the buffer is full, and nothing waits for the next input
         letting = asyncio.create_task(let_it_close())
 
     await letting
@@ -424,8 +424,9 @@ async def test_a_second_result_of_a_closed_client_does_not_interrupt_the_inputs_
     async with aclosing(Batch(closed_client, source, concurrency=2).results()) as results:
         await anext(results)
         await anext(results)
-        await source.closing.wait()  # The first result ended the input, which is cleaning up.
-        asyncio.get_running_loop().call_soon(source.waits.set)  # The second result comes before that.
+        await source.closing.wait()  # The first result ended the input, which now runs its clean-up.
+        # The second result arrives before the clean-up ends.
+        asyncio.get_running_loop().call_soon(source.waits.set)
         assert [result async for result in results] == []
 
     assert source.closed_in is source.opened_in is not None
@@ -480,7 +481,7 @@ async def test_orders_in_flight_finish_when_the_consumer_leaves_early(service):
 
     async def open_the_gates() -> None:
         for key in ("k-2", "k-3"):
-            await turns(20)  # it is being left meanwhile
+            await turns(20)  # meanwhile, the batch is being closed
             service.gates[key].set()
 
     async with batch(service, Input().sync(), 3) as results:
@@ -587,7 +588,8 @@ async def test_closing_the_client_ends_an_endless_input(world, kind):
             if len(told) == 3:
                 await client.close()
 
-    # At the close, four orders are in flight. Each that was created lets one more be taken, which is refused.
+    # Four orders are in flight when the client is closed. Each completed one lets the batch take one more,
+    # which is refused.
     assert len(told) == source.taken <= 3 + 4 + 4
     assert isinstance(told[-1].error, ClientClosed)
     assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
@@ -599,7 +601,7 @@ async def test_results_waiting_while_the_client_closes_are_still_yielded(world):
         results = client.create_orders(source.sync(), concurrency=4)
         told = [await anext(results)]
         await world.sandbox.created(4)
-        await client.close()  # their orders exist, and nobody has taken them yet
+        await client.close()  # these orders exist, but no result of theirs has been consumed
         told += [result async for result in results]
 
     created = [result for result in told if result.order is not None]

@@ -259,7 +259,7 @@ async def test_a_cancelled_close_leaves_no_session_open(world: World, after: int
 
 
 class Other:
-    """Another worker, which acts once on the same key while a call is delayed."""
+    """Simulates another worker that uses the same key once while a call is delayed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -326,7 +326,7 @@ DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
         "send_before": world.time.clock.utc() + timedelta(seconds=1),
     },
 }
-"""The settings of a call, and the definite failure that it ends in."""
+"""Settings that make a call end in the definite failure named by the key."""
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
 async def test_a_hold_is_never_released_for_a_key_taken_by_others_during_the_undos(
     world: World, kind: str, meanwhile: str, may_exist: bool
 ):
-    """The bank would be told to release its own hold after another worker created the order."""
+    """Without this, the bank is told to release its own hold after another worker created the order."""
     settings = DEFINITE[kind](world)
     if fault := settings.pop("fault", None):
         world.sandbox.faults.add(fault)
@@ -404,7 +404,7 @@ async def test_a_key_that_cannot_be_read_at_close_may_have_an_order(
 
         monkeypatch.undo()
         assert error.order_may_exist
-        assert world.bank.open  # a late sender may have reported its order: the undo stays pending
+        assert world.bank.open  # a late sender may have reported an order, so the undo stays pending
 
         world.time.pass_(60.0)
         await client.recover()
@@ -426,7 +426,7 @@ async def test_a_key_with_a_corrupt_record_may_have_an_order(world: World, monke
 
 
 async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
-    """While the bank stores one outcome, another worker creates the order of the next one."""
+    """Another worker creates the second order while the bank stores the first result."""
     requests = [OrderRequest(refused_order(), key=key, held="h-1") for key in ("k", "l")]
     async with world.client() as client, aclosing(client.create_orders(requests)) as results:
         first = await anext(results)

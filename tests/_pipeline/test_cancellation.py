@@ -45,12 +45,12 @@ BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
 
 @frozen(kw_only=True)
 class Scenario:
-    """A call and the events that happen to it."""
+    """A call, and the faults and concurrent events that it meets."""
 
     faults: tuple[Fault, ...] = ()
     order: Callable[[], NewOrder] = new_order
     held: str | None = None
-    crashed: float | None = None  # a worker died on the key so many seconds ago
+    crashed: float | None = None  # how many seconds ago a worker died while it processed the key
     resolve: Callable[[World], Any] | None = None
     place_error: type[Exception] | None = None
     release_error: type[Exception] | None = None
@@ -90,7 +90,7 @@ SCENARIOS = {
     "a token renewed": Scenario(renewing=True),
 }
 OFTEN = ("created", "busy, then in doubt", "an undo that breaks", "a claim taken over")
-"""The scenarios that are tested by default."""
+"""The scenarios that run by default."""
 
 
 class Tokens:
@@ -103,7 +103,7 @@ class Tokens:
 
 
 def _slow(world: World) -> None:
-    """Make every pipeline step yield to the loop, so that there are more places to cut it."""
+    """Make every step of the pipeline yield to the loop, so that a call can be interrupted at more points."""
 
     async def turn(*_: object) -> None:
         await turns(2)
@@ -157,7 +157,7 @@ async def _cancelled_and_closed(caller: asyncio.Task[Order], client: TransferCli
 
 
 async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
-    """Run ``scenario`` and cut it at ``turn``. Return whether it had ended before."""
+    """Run ``scenario`` and interrupt it at loop turn ``turn``. Return whether the call had already ended."""
     async with banks.world() as world:
         if scenario.crashed is not None:
             await world.crash(transitions.MarkSending, hooks=[world.bank.step("check"), world.bank.hold])
@@ -175,7 +175,7 @@ async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
             await asyncio.sleep(0)
         ended = caller.done()
         await cut(caller, client)
-        await turns(10)  # whatever is still between two sockets arrives
+        await turns(10)  # let data that is still in a socket arrive
         await _check(world, scenario, caller)
         return ended
 
@@ -252,15 +252,15 @@ WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
     ],
 )
 async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario, size: int):
-    """Use `size` of the four ways at each turn, and the next ones at the next turn."""
-    ended, turn = False, 0  # in the first turn there is no call yet
+    """At each turn, try `size` of the four ways to interrupt the call; rotate through the ways."""
+    ended, turn = False, 0  # at turn 0 the call has not started
     while not ended:
         turn += 1
         for way in [WAYS[(turn * size + n) % len(WAYS)] for n in range(size)]:
             with told_of(f"turn {turn}, {way.__name__}"):
                 ended = await _cut(scenario, turn, way)
 
-    assert turn > 10  # it was cut, and often
+    assert turn > 10  # the call was interrupted, at many turns
 
 
 # --- before anything is sent --------------------------------------------------------------------
@@ -387,7 +387,7 @@ async def test_a_caller_cancelled_in_flight_stops_at_once_and_the_exchange_finis
 
 @pytest.mark.parametrize("sent", [0, 1])
 async def test_a_call_cancelled_before_or_after_an_attempt_makes_no_further_attempt(world: World, sent: int):
-    """The call waits for a connection, or for an answer that permits a retry."""
+    """The call is cancelled while it waits for a connection, or for a response that permits a retry."""
     gate = Gate()
     world.sandbox.faults.add(Status(429), times=None)
     async with world.client() as client:
@@ -501,7 +501,7 @@ async def test_errors_without_a_waiting_caller_leave_no_warning(world: World):
 
 
 async def cut_short(*_: object) -> None:
-    """Cancel late, as a hook's own timer might: it hits the work after the hook."""
+    """Cancel the task after its hook has ended, as a late timer of the hook would."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()

@@ -147,7 +147,7 @@ async def test_a_key_in_use_in_the_same_process_is_busy_at_once(world: World):
 async def test_a_call_that_never_held_the_key_says_that_its_order_may_exist(
     world: World, order: NewOrder, kind: type[TransferError]
 ):
-    """The caller knows nothing about the calls of others, even if the key is free by now."""
+    """The call cannot know what other calls sent, even if the key is free again."""
     await world.crash(transitions.MarkSending)
 
     async def others_end(_: object) -> None:
@@ -337,7 +337,7 @@ async def test_a_refusal_is_published_once_it_is_recorded(world: World):
 
 
 async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(world: World):
-    """One unit of the last place of 100 is 1, so a loose check would accept 99 and pay less."""
+    """100 has no decimal places, so a tolerance of one unit would accept 99: an underpayment."""
     whole = new_order(matcher_amount=100, poster_amount="155025")
     for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
         world.sandbox.faults.add(WrongTypes(less))
@@ -349,7 +349,7 @@ async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(worl
 
 @pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
 async def test_an_answer_with_a_duplicate_id_or_user_is_a_doubt(world: World, twin: bytes):
-    """With two ids, the last one was recorded; a second user, null, hid the owner."""
+    """Without this, the last of two ids was recorded, and a second ``"user": null`` hid the owner."""
     world.sandbox.faults.add(_SaidTwice(twin))
     await world.fails(UnreadableOrder, match="appears twice")
 
@@ -537,7 +537,7 @@ async def test_if_the_token_cannot_be_renewed_the_services_refusal_is_raised(wor
 
 
 async def test_a_new_token_is_not_awaited_beyond_the_limit_of_all_attempts(world: World):
-    """The lease is hardly longer: a concurrent call would find a doubt instead of a definite failure."""
+    """Without this limit, the lease expires, and a concurrent call finds a doubt."""
     asked: list[int] = []
 
     async def token() -> str:
@@ -550,7 +550,7 @@ async def test_a_new_token_is_not_awaited_beyond_the_limit_of_all_attempts(world
         if isinstance(event, RetryScheduled):
             world.time.pass_(RetryPolicy().deadline - event.pause - MUST_RUN_OUT)
 
-    async with asyncio.timeout(10.0):  # or it would hang
+    async with asyncio.timeout(10.0):  # fail instead of hanging
         unauthorized = await world.fails(Unauthorized, token=token, observers=[late])
 
     assert (len(asked), unauthorized.outcome) == (2, Outcome.REFUSED)
@@ -574,7 +574,8 @@ async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
 
     entry = await world.entry()
     assert (entry.intent_id, entry.epoch, entry.order_id) == (intent_id, 2, order.id)
-    assert world.bank.placed == [intent_id, intent_id]  # idempotent by the intent: one hold
+    # Both calls use the same intent id, so the bank places one hold.
+    assert world.bank.placed == [intent_id, intent_id]
     assert len(world.bank.open) == 1
     assert [event.taken_over for event in world.events_of(Claimed)] == [False, True]
 
@@ -584,7 +585,8 @@ async def test_a_hook_with_a_recorded_receipt_is_not_run_again(world: World):
     await world.abandoned(transitions.MarkSending, hooks=hooks)
     await world.create(hooks=hooks)
 
-    assert world.bank.log == ["check", "place", "place"]  # the last receipt rides with the mark, and was lost
+    # The last receipt is stored together with the mark, so it was lost.
+    assert world.bank.log == ["check", "place", "place"]
     assert set((await world.entry()).receipts) == {"check", "funds_hold"}
 
 
@@ -638,7 +640,7 @@ BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
 async def test_a_verification_of_one_beneficiary_is_not_used_for_another(
     world: World, first: PersonName | None, then: PersonName | None
 ):
-    """Otherwise a redelivery with another name would be paid under the name that was checked."""
+    """Without this, a redelivery with another name is paid although only the first name was checked."""
     asked: list[PersonName | None] = []
 
     async def verify(intent: OrderIntent) -> str:
@@ -663,7 +665,7 @@ async def test_a_verification_of_one_beneficiary_is_not_used_for_another(
 
 
 async def test_an_earlier_hold_is_recorded_as_pending_undo_before_sending_with_held(world: World):
-    """Otherwise the funds are held twice and the hook's hold is never released."""
+    """Without this, the funds are held twice, and the hook's hold is never released."""
     old = await world.abandoned(transitions.MarkSending)
     world.bank.release_error = OSError()
     owed: list[list[str]] = []
@@ -683,7 +685,7 @@ async def test_an_earlier_hold_is_recorded_as_pending_undo_before_sending_with_h
 
 
 async def test_the_undo_of_a_hook_that_this_client_lacks_is_recorded_before_sending(world: World):
-    """Otherwise a reservation made by an older release of the bank's software stays for ever."""
+    """Without this, a reservation made by an older release of the bank's software is never released."""
     check = world.bank.step("check")
     old = await world.abandoned(transitions.MarkSending, hooks=[check, world.bank.hold])
     await world.create()
@@ -723,13 +725,14 @@ async def test_a_worker_whose_lease_expired_cannot_send(world: World):
 
     assert (str(busy), busy.retry_after) == ("the claim's lease expired before the order was sent", 0.0)
     assert not world.sandbox.requests
-    assert (busy.outcome, busy.order_may_exist) == (Outcome.NOT_SENT, False)  # nobody took it over
+    # No other worker took the key over.
+    assert (busy.outcome, busy.order_may_exist) == (Outcome.NOT_SENT, False)
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
 
 
 async def test_a_worker_whose_mark_is_denied_frees_no_key_whose_record_was_corrupt(world: World):
-    """Its attempt could not be read, so another worker may have sent the order."""
+    """The key's attempt could not be read, so another worker may have sent the order."""
 
     async def quarantined() -> None:
         entries = world.journal.journal._entries
@@ -750,7 +753,7 @@ async def test_a_worker_whose_mark_is_denied_frees_no_key_whose_record_was_corru
 
 
 async def overtaken(world: World, at: str, seconds: float) -> Order:
-    """Let a worker sleep in its hold while another takes the key. Return the other's order."""
+    """Pause a worker in its hold while another takes over the key. Return the other worker's order."""
     gate = Gate()
 
     async def sleep(_: object) -> None:
@@ -780,7 +783,7 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     reports = []
 
     async def another_worker_recovers(_: object) -> None:
-        if world.bank.released:  # The first release, by the other worker, came before the hold.
+        if world.bank.released:  # The other worker's first release was called before the hold was placed.
             world.bank.on_release = None
             reports.append(await world.recover())
 
@@ -788,11 +791,11 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     await overtaken(world, "on_place", 900.1)
 
     assert [*world.bank.open] == [(await world.entry()).intent_id]
-    assert reports == [RecoveryReport()]  # The undo is leased to the late worker.
+    assert reports == [RecoveryReport()]  # The late worker has leased the undo, so recovery skips it.
 
 
 async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
-    """Otherwise the customer's funds stay held for ever: the key has another intent by now."""
+    """Without this, the customer's funds stay held for ever, because the key now has another intent."""
 
     async def breaks(_: object) -> None:
         world.bank.release_error = RuntimeError()
@@ -819,7 +822,7 @@ async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(w
 
 
 async def answered_late(world: World, *meanwhile: Callable[[], Awaitable[object]]) -> Any:
-    """Return the error of a call whose order was created, but whose answer came after these steps."""
+    """Return the error of a call whose order was created, but whose response arrived after ``steps``."""
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         for step in meanwhile:
@@ -922,7 +925,7 @@ async def refuted_and_taken_again(world: World) -> None:
 async def test_a_superseded_sender_records_its_unknown_outcome(
     world: World, superseded: Callable[[World], Awaitable[None]], ended_by: str
 ):
-    """Otherwise two orders may exist for one request without a trace."""
+    """Without this, two orders may exist for one request, and no record shows it."""
     is_closed = ended_by == "its client"
     world.sandbox.faults.add(StallAfterProcessing() if is_closed else CloseAfterProcessing())
     client = world.made()
@@ -963,7 +966,7 @@ async def refuted_and_refused_since(world: World) -> None:
 async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
     world: World, superseded: Callable[[World], Awaitable[None]]
 ):
-    """Otherwise the key is free while an order of its first intent exists."""
+    """Without this, the key is free although an order of its first intent exists."""
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, partial(superseded, world))
     await world.fails(OutcomeUnknown)
@@ -998,7 +1001,7 @@ async def test_the_newest_of_several_order_ids_is_reported(world: World):
 
 @pytest.mark.parametrize("reported", ["created", "unknown"])
 async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
-    """The second call has placed its hold and is about to send: it would pay twice."""
+    """Without this, the second call pays again: it has placed its hold and is about to send."""
     fault = StallAfterProcessing() if reported == "created" else CloseAfterProcessing()
     world.sandbox.faults.add(fault)
     placing = Gate()
@@ -1029,11 +1032,12 @@ async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world:
     assert str(busy) == "an earlier call with this key may have created an order; this call sent nothing"
     entry = await world.entry()
     assert (entry.state, entry.is_suspected) == (KeyState.IN_DOUBT, True)
-    assert world.bank.open  # the second call's hold backs the order, until a person says that there is none
+    # The second call's hold covers the order until an operator says that it does not exist.
+    assert world.bank.open
 
 
 async def late_order_of_a_key_in_use(world: World) -> None:
-    """A second call is at work under the key when the first one's order is reported."""
+    """Report the first call's order while a second call uses the key."""
     placing = Gate()
     world.sandbox.faults.add(StallAfterProcessing())
     async with world.client() as client:
@@ -1050,7 +1054,7 @@ async def late_order_of_a_key_in_use(world: World) -> None:
 
 
 async def test_a_person_may_free_a_key_with_a_suspected_order(world: World):
-    """Otherwise no one can release the hold: each undo leads back into doubt."""
+    """Without this, the hold can never be released, because each undo puts the key back in doubt."""
     await late_order_of_a_key_in_use(world)
     assert world.bank.open
     await world.refute()
@@ -1063,7 +1067,7 @@ async def test_a_person_may_free_a_key_with_a_suspected_order(world: World):
 
 @pytest.mark.parametrize("resolved", ["before", "after"])
 async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: World, resolved: str):
-    """Otherwise a program ends the doubt without the suspected order: a second payment."""
+    """Without this, a program resolves the doubt without checking the suspected order: a second payment."""
     if resolved == "after":
         await late_order_of_a_key_in_use(world)
         await world.resolve("tx-wrong")
@@ -1084,7 +1088,7 @@ async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: Wor
 
 
 async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(world: World):
-    """Otherwise recovery continues with a stale list of undos and releases the order's hold."""
+    """Without this, recovery continues with an outdated list of undos and releases the hold of the order."""
     check = world.bank.step("check")
     async with world.client(hooks=[check, world.bank.hold]) as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
@@ -1177,7 +1181,7 @@ async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_
 
 
 async def doubted(world: World) -> None:
-    """Another worker finds the lease expired."""
+    """Simulate another worker that finds the lease expired and puts the key in doubt."""
     world.time.pass_(60.0)
     await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
     world.time.pass_(-60.0)
@@ -1193,15 +1197,15 @@ async def resolved_rightly(world: World) -> None:
 
 @frozen
 class Meanwhile:
-    """What others do just before a sender records how its attempt ended, and what follows.
+    """What other workers do just before a sender records the end of its attempt, and what follows.
 
     Args:
-        others: what they do.
-        fault: of the service's answer.
-        error: what the sender's call raises; None if it returns its order.
-        state: the key's at the end.
-        may_exist: whether the error says that an order may exist, and the hold is kept.
-        is_suspected: whether a duplicate is published.
+        others: what the other workers do.
+        fault: the fault in the service's response.
+        error: the error that the sender's call raises; None if it returns its order.
+        state: the key's state at the end.
+        may_exist: whether the error says that an order may exist; if so, the hold is kept.
+        is_suspected: whether a suspected duplicate is published.
     """
 
     others: Callable[[World], Awaitable[None]]
@@ -1280,7 +1284,7 @@ async def test_nothing_is_sent_without_a_recorded_mark(world: World, when: str):
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, True)
     assert failed.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
     assert not world.sandbox.requests
-    assert world.bank.open  # the key may be marked: only the journal knows
+    assert world.bank.open  # the mark may be stored: only the journal knows
 
 
 async def test_a_journal_failure_between_hooks_stops_the_call_without_undos(world: World):
@@ -1347,7 +1351,7 @@ async def test_no_journal_failure_causes_a_second_order_or_loses_a_hold(
     if fault is not None:
         world.sandbox.faults.add(fault)
     async with world.client() as client:
-        for _ in range(3):  # an impatient caller
+        for _ in range(3):  # a caller with a short timeout
             await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
             world.time.pass_(61.0)
         await client.recover()
@@ -1373,7 +1377,7 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
 @pytest.mark.parametrize("fault", [None, Status(422)], ids=["created", "no"])
 async def test_an_order_leaves_no_reference_cycles(world: World, fault: Fault | None):
     async with world.client() as client:
-        await client.create_order(new_order())  # what is made once
+        await client.create_order(new_order())  # creates the objects that live as long as the client
         if fault is not None:
             world.sandbox.faults.add(fault)
         gc.collect()

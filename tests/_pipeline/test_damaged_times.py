@@ -1,4 +1,4 @@
-"""A recorded time that is corrupt and outside the calendar breaks no listing."""
+"""A corrupt recorded time outside the calendar does not break a listing."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from transfer_async.testing import make_order
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """A world with two keys in doubt, one of which can be damaged."""
+    """Yield a world with two keys in doubt, one of which can be damaged."""
     async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         await world.in_doubt("other")
         await world.in_doubt("damaged")
@@ -31,7 +31,7 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
 
 async def damage(path: Path, seconds: str, *, line: str | None = None) -> None:
-    """Damage all times of the key and of its history."""
+    """Set all times in the key's record and history to invalid values."""
 
     def say() -> None:
         with closing(sqlite3.connect(path / "journal.db", isolation_level=None)) as db:

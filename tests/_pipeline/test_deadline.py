@@ -1,4 +1,4 @@
-"""A deadline only shortens a call. The call then ends as never sent or unknown, whichever is true."""
+"""Deadlines: they only shorten a call, which then ends as never sent or as unknown, whichever is true."""
 
 import asyncio
 import socket
@@ -63,7 +63,7 @@ class Hanging(Gate):
             self.ended = self._time.passed
 
     async def outlasted(self) -> None:
-        """Let every limit pass, the deadline first."""
+        """Let all time limits expire, the deadline first."""
         await self._time.pass_(5.0)
         await self._time.pass_(200.0)
 
@@ -141,14 +141,14 @@ BEFORE_THE_FIRST_BYTE = (
     "on_request_headers_sent",
     "on_request_chunk_sent",
 )
-"""The signals of aiohttp's traces that it sends before a request's first byte, in a run without a queue."""
+"""The aiohttp trace signals that can occur before a request's first byte, if no connection is queued for."""
 
 
 @asynccontextmanager
 async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClient, list[str]]]:
     """Yield a client on a borrowed session with one slow trace, and the events of the trace.
 
-    For a connection that is reused, there is one that has carried a request.
+    For the signal of a reused connection, the client sends one request first.
     """
     seen: list[str] = []
 
@@ -183,7 +183,7 @@ async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClien
 
 @pytest.mark.parametrize("signal", BEFORE_THE_FIRST_BYTE)
 async def test_a_slow_trace_callback_never_lets_an_order_leave_late(world: World, signal: str):
-    """Otherwise an expired quote is paid, or an order exists without its hold."""
+    """Without this, an expired quote is paid, or an order exists without its hold."""
     async with traced(world, signal) as (client, seen):
         call = client.create_order(new_order(), key="k", send_before=FIVE)
         expired = await failure(call, Expired)
@@ -208,7 +208,7 @@ async def test_a_slow_trace_callback_never_lets_other_requests_leave_late(
 
 
 async def test_each_trace_gets_the_same_events_as_from_aiohttp(world: World):
-    """Otherwise a bank's own request log lacks orders or has them twice."""
+    """Without this, the request log of a bank omits orders or contains them twice."""
     sent: list[tuple[str, Any]] = []
     config = aiohttp.TraceConfig()
 

@@ -1,4 +1,4 @@
-"""Decisions of operators: alone or under dual control, on the state they saw, and how they are refused."""
+"""Decisions of operators, alone or under dual control: they apply to the state that was seen."""
 
 import copy
 import pickle
@@ -74,7 +74,7 @@ async def test_one_person_proposes_and_another_approves(world: World):
 
 @pytest.mark.parametrize("who", ["the client", "the operators", "the command line"])
 async def test_a_dual_control_demand_applies_to_all_processes(world: World, who: str):
-    """Otherwise one process without the setting would bypass the rule."""
+    """Without this, one process that lacks the setting would bypass the rule."""
     await world.in_doubt()
     if who == "the client":
         async with world.client(four_eyes=True):
@@ -98,7 +98,7 @@ async def test_a_dual_control_demand_applies_to_all_processes(world: World, who:
 
 @pytest.mark.parametrize("decision", [Resolve, Refute, Amend, TakeBack])
 async def test_a_demand_made_while_one_person_decides_keeps_the_hold(world: World, decision: type[Any]):
-    """A decision that passed the check but writes late would release the customer's hold."""
+    """Without this, a decision that passed the check but is written late releases the customer's hold."""
     desk, other = operators(world), operators(world)
     await world.in_doubt()
     world.time.pass_(300.0)
@@ -119,7 +119,7 @@ async def test_a_demand_made_while_one_person_decides_keeps_the_hold(world: Worl
 
 
 async def test_a_refused_decision_does_not_quarantine_a_corrupt_record(world: World):
-    """Under dual control, a refused decision of one person must not change the record."""
+    """Under dual control, a decision of one person that is refused must not change the record."""
     await world.in_doubt()
     world.time.pass_(600)
     desk = operators(world)
@@ -168,7 +168,7 @@ async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(worl
 async def test_exactly_one_of_two_concurrent_approvals_succeeds(
     world: World, decision: Decision, order_id: str | None
 ):
-    """Otherwise both see "approved", and an auditor finds only one name."""
+    """Without this, both calls report "approved", but an auditor finds only one name."""
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world, four_eyes=True)
@@ -350,7 +350,7 @@ async def test_the_journals_same_person_rejection_raises_approver_is_proposer(wo
 
 
 async def test_an_operator_can_resolve_a_dead_workers_request_as_seen(world: World):
-    """A transition made by the operator's own call does not count as another's change."""
+    """A transition made by the operator's own call is not a change by someone else."""
     await world.abandoned(Create)
     desk = operators(world)
     view = await desk.view("k")

@@ -172,10 +172,12 @@ async def test_no_order_frees_the_key_and_undoes_the_hooks_after_settle_after_an
 async def test_the_hold_of_a_possibly_suspended_sender_is_released_only_after_a_long_wait(
     world: World, settings: dict[str, Any], wait: float
 ):
-    """A sender stopped between its last check and the write would send later, without a hold."""
+    """Without the wait, a sender suspended between its last check and the write would send later, without
+    a hold.
+    """
     await world.crash(
         transitions.GoInDoubt
-    )  # the mark's whole window counts, for nobody knows when it was sent
+    )  # nobody knows when the order was sent, so all of the mark's time counts
     async with world.client(resolve=BackOffice(NO_ORDER), **settings) as client:
         world.time.pass_(29.9 + wait)
         await failure(client.create_order(new_order(), key="k"), OutcomeUnknown)
@@ -189,7 +191,7 @@ async def test_the_hold_of_a_possibly_suspended_sender_is_released_only_after_a_
 
 
 async def test_the_long_wait_is_checked_when_the_refutation_is_written(world: World):
-    """Otherwise another worker's settings or an outdated read would release the hold."""
+    """Without this, other settings of another worker, or an outdated read, would release the hold."""
     await world.abandoned(transitions.GoInDoubt)
     world.time.pass_(400.0)
     attempt = (await world.entry()).attempt or ""
@@ -224,7 +226,7 @@ async def test_a_person_may_refute_an_abandoned_senders_doubt_and_sees_the_missi
 
 
 async def test_a_late_report_of_a_suspended_sender_restarts_the_short_wait(world: World):
-    """Its request may have left a moment ago, however long ago its send limit passed."""
+    """The sender's request may have been sent just now, even if its send limit passed long ago."""
 
     async def stopped() -> None:
         world.time.pass_(7_200.0)
@@ -327,7 +329,7 @@ async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(w
 
 @pytest.mark.parametrize("by", ["the call", "recover"])
 async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(world: World, by: str):
-    """Otherwise the next call pays again, and the hold of an order that exists is released."""
+    """Without this, the next call pays again, and the hold of an existing order is released."""
 
     async def ask() -> str:
         await world.refute()

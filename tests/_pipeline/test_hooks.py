@@ -141,14 +141,14 @@ async def test_every_passed_hook_is_published_with_its_duration(world: World):
 
 @frozen
 class Failing:
-    """A hook that raises, and the error of the call.
+    """A hook that raises, and the resulting error of the call.
 
     Args:
-        hook: which one raises: the check "two", the hold before it placed anything, or the hold after it.
-        error: what it raises.
-        undone: whether it may have done something, so that it is undone without a receipt.
+        hook: the hook that raises: the check "two", the hold before it places anything, or the hold after it.
+        error: the error that the hook raises.
+        undone: whether the hook may have had an effect, so that it is undone although it has no receipt.
         kind: the class of the call's error.
-        refused: whether the error is a refusal of the bank's.
+        refused: whether the call's error is a refusal by the bank.
     """
 
     hook: str
@@ -215,7 +215,7 @@ async def test_a_plain_function_that_raises_stops_the_order(world: World):
 
 @each("returned", [False, True, 0, "", "not within the limits"])
 async def test_a_plain_function_that_returns_a_value_stops_the_order(world: World, returned: object):
-    """Otherwise an order that a check meant to stop with ``return False`` is paid."""
+    """Without this, an order that a check tries to stop with ``return False`` is paid."""
 
     async def within_limits(intent: Any) -> Any:
         return returned
@@ -271,7 +271,7 @@ async def test_one_refusal_raised_for_many_calls_is_copied_for_each(world: World
 
 
 class Bare(BeneficiaryNotVerified):
-    """An error of a bank that does not call the constructor of its base class."""
+    """A bank's error class whose constructor does not call that of its base class."""
 
     def __init__(self) -> None:
         Exception.__init__(self, "not on the list")
@@ -305,7 +305,7 @@ def unverified(
 async def test_a_banks_own_error_has_every_attribute_or_is_replaced(
     error: PreflightFailed, kind: type, result: MatchResult, refused: bool
 ):
-    """A worker decides by these attributes; without them, it would retry or acknowledge wrongly."""
+    """A worker decides by these attributes. Without them, it would retry or acknowledge by mistake."""
 
     async def check(intent: Any) -> None:
         raise error

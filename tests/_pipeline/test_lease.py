@@ -11,7 +11,7 @@ from transfer_async.journal import transitions
 
 
 class Renewals:
-    """A ``renew`` that counts its calls and can be awaited."""
+    """A ``renew`` function that counts its calls and lets a test wait for them."""
 
     def __init__(self, *, enough: int = 3, error: Exception | None = None) -> None:
         self.made = 0
@@ -83,7 +83,7 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_ti
         call = await gate.catches(client.create_order(new_order(), key="k"))
         world.time.pass_(30.0)
         await loop_time.pass_(30.0)
-        world.time.pass_(31.0)  # longer than a lease since the claim, not since the renewal
+        world.time.pass_(31.0)  # more than a lease after the claim, but less than one after the renewal
         world.bank.on_placed = None
         (second,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
         gate.open()
@@ -97,7 +97,7 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_ti
 async def test_a_renewal_in_flight_does_not_lose_a_later_receipt(world: World):
     await world.crash(transitions.MarkSending)
     entry = await world.entry()
-    for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
+    for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older receipts are written last
         await world.move(
             transitions.RenewLease(
                 intent_id=entry.intent_id, epoch=entry.epoch, lease=60.0, receipts=receipts
@@ -114,7 +114,7 @@ async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop
         renewed.set()
 
     async def token() -> str:
-        await loop_time.pass_(30.0)  # half of its lease
+        await loop_time.pass_(30.0)  # half of the lease
         await renewed.wait()
         return world.sandbox.token
 
@@ -125,7 +125,7 @@ async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop
 
 
 class NoReceipt:
-    """A hook that has something to undo and returns no receipt."""
+    """A hook that can be undone, but returns no receipt."""
 
     name = "no-receipt"
 

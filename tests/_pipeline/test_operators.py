@@ -1,4 +1,4 @@
-"""Operators on a journal: list doubts, resolve or refute them, read the history, prune; and the limits."""
+"""Operators on a journal: listing, resolving and refuting doubts, history, pruning, and limits."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def operators(world: World, **settings: Any) -> Operators:
 
 @pytest.fixture
 async def desk(world: World) -> Operators:
-    """Return operators on a journal with one key in doubt."""
+    """Yield operators on a journal that contains one key in doubt."""
     await world.in_doubt()
     return operators(world)
 
@@ -129,7 +129,7 @@ async def test_a_resolved_key_has_its_order_and_is_published(world: World, desk:
 
 
 async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Operators):
-    """Two operators may have seen the same statement, or one may repeat a successful call."""
+    """Two operators may have seen the same statement, or one may repeat a call that succeeded."""
     first = await desk.resolve("k", order_id="tx-seen", **SAID)
     again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
     why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
@@ -264,7 +264,7 @@ async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World
 
 
 def endings(desk: Operators, **said: Any) -> list[Any]:
-    """Return coroutines for both ways to end a doubt, not started yet."""
+    """Return two coroutines that are not started yet: one for each way to end a doubt."""
     return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
 
 

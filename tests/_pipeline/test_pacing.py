@@ -1,4 +1,4 @@
-"""Rate-limited orders: they wait before the hold, or are refused at once if the wait is too long."""
+"""Orders under a rate limit wait before the hold, or are refused at once if the wait would be too long."""
 
 import asyncio
 from contextlib import suppress
@@ -34,7 +34,7 @@ ONE_IN_TEN = Rate(0.1)
 
 
 class Sent:
-    """The start of each request, in the world's time."""
+    """Records the start time of each request."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -79,7 +79,7 @@ async def test_an_order_that_would_wait_too_long_is_refused_before_the_hold(worl
         assert len(world.bank.placed) == 1
         assert (await world.entry()).state is KeyState.FREE
 
-        moment = {limit: NOON + timedelta(seconds=0.6)}  # nobody has waited in its place
+        moment = {limit: NOON + timedelta(seconds=0.6)}  # no other call has used its slot
         await client.create_order(new_order(), key="k", **moment)
 
 
@@ -92,7 +92,7 @@ async def test_an_order_that_runs_out_of_time_in_the_queue_ends_at_its_deadline(
         await client.create_order(new_order(), key="a")
         deadline = NOON + timedelta(seconds=11)
         call = await gate.catches(failure(client.create_order(new_order(), key="k", deadline=deadline)))
-        world.time.pass_(11.0)  # the loop is late
+        world.time.pass_(11.0)  # the loop runs late
         await loop_time.pass_(11.0)
 
         assert type(await call) is Expired
@@ -100,7 +100,7 @@ async def test_an_order_that_runs_out_of_time_in_the_queue_ends_at_its_deadline(
 
 
 async def test_a_pending_undo_of_the_key_does_not_wait_for_the_rate(world: World):
-    """An earlier hold is released at once, although the new order waits before it places another."""
+    """The earlier hold is released at once, even while the new order waits before it places its own."""
     await world.owing()
     (old,) = world.bank.open
     async with world.client(rate=ONE_IN_TEN) as client:
@@ -252,7 +252,7 @@ async def test_a_retry_whose_slot_is_lost_in_the_pause_raises_the_last_failure(w
 
     assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED]
     assert len(world.time.slept) == 1
-    assert ahead == 8.0  # as if it had not been asked for
+    assert ahead == 8.0  # as if the last request had never been queued
 
 
 async def test_a_call_cancelled_before_a_retry_records_the_last_failure(world: World):

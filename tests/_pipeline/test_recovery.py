@@ -36,7 +36,7 @@ async def test_an_abandoned_claim_is_undone_and_its_key_is_free(world: World):
 
 
 async def test_an_abandoned_claim_is_undone_with_the_receipts_recorded_last(world: World):
-    """Its worker may record a hold, and then stop, after the recovery has listed the key."""
+    """The claim's worker may record one more hold and stop after recovery has listed the key."""
     intent_id = await world.abandoned(transitions.MarkSending)
 
     async def renew() -> None:
@@ -52,7 +52,7 @@ async def test_an_abandoned_claim_is_undone_with_the_receipts_recorded_last(worl
 
 
 async def test_a_failing_undo_of_an_abandoned_claim_is_tried_once_per_run(world: World):
-    """The same run also tries an undo of the key's earlier intent."""
+    """The run must not try it again when it runs an undo of the key's earlier intent."""
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.abandoned(transitions.MarkSending)
@@ -244,7 +244,7 @@ async def test_an_undo_that_another_worker_is_running_is_left_to_it(world: World
 
 
 async def in_doubt_with_an_earlier_undo(world: World) -> None:
-    """A key in doubt; the undo of its earlier intent failed twice."""
+    """Put a key in doubt that has a pending undo of an earlier intent, which failed twice."""
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
@@ -263,7 +263,7 @@ async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: 
 
 
 async def test_a_failing_undo_of_a_key_in_doubt_is_tried_once_per_run(world: World):
-    """The lease is released after the undo, so the journal lists the key again."""
+    """Recovery releases the lease after the undo, so the journal lists the key a second time."""
     await in_doubt_with_an_earlier_undo(world)
     tries: list[str] = []
 

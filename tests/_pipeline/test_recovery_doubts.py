@@ -1,4 +1,4 @@
-"""How `recover` asks about doubts: several at once, less and less often, and beside the undos."""
+"""How `recover` checks doubts: several at once, less often as they age, and while undos run."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Any]]
 
 
 async def in_doubt(world: World, count: int, *, prefix: str = "doubt") -> list[str]:
-    """Record so many doubts; their holds are placed."""
+    """Put ``count`` keys in doubt, with their holds placed."""
     keys = [f"{prefix}-{number:04}" for number in range(count)]
     for number, key in enumerate(keys, 1):
         wish = intent(number, id=f"intent-{key}", key=key)
@@ -50,10 +50,10 @@ def marked(wish: OrderIntent) -> transitions.MarkSending:
 
 
 class Asked:
-    """A ``resolve`` that records the keys it is asked about, and how many at once.
+    """A ``resolve`` that records the keys it is called with, and the number of concurrent calls.
 
     Args:
-        answer: awaited for each answer.
+        answer: awaited for the result of each call.
     """
 
     def __init__(self, answer: Callable[[str], Awaitable[Any]]) -> None:
@@ -351,7 +351,7 @@ async def test_the_next_run_begins_to_ask_where_the_last_one_gave_up(world: Worl
 
 
 async def ages_asked(world: World, client: TransferClient, asked: Asked, *, hours: int) -> list[float]:
-    """Run ``recover`` each minute, and return the doubt's ages in seconds at which it was asked about."""
+    """Run ``recover`` once a minute. Return the ages in seconds of the doubt when ``resolve`` was called."""
     ages = []
     sent_until = (await world.entry("doubt-0000")).sent_until
     while (age := world.time.seconds - sent_until) < hours * 3600:
@@ -424,17 +424,17 @@ async def test_a_pending_undo_does_not_make_recovery_query_a_doubt_more_often(wo
 
 
 LOOK_UP = 0.1
-"""Seconds that one look-up takes."""
+"""The duration in seconds of one call of ``resolve``."""
 
 
 @pytest.mark.trial(short=100, ci=1000, long=5000)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_many_doubts_are_asked_about_in_time(kind: str, size: int, tmp_path: Path):
-    """Eight doubts are asked about at once, and a release does not wait for their answers.
+    """Eight doubts are checked at once, and a release does not wait for them.
 
-    The release's key is the last in the journal. The time must be less than half of what one question after
-    the other would take.
+    The key to release is the last one in the journal. The time limit is half of what sequential checks would
+    take.
     """
     journal = MemoryJournal() if kind == "memory" else SQLiteJournal(tmp_path / "journal.db")
     ended: list[str] = []
@@ -473,7 +473,7 @@ async def test_many_doubts_are_asked_about_in_time(kind: str, size: int, tmp_pat
 
 
 async def recorded(journal: Journal, key: str, *, pending: bool = False) -> None:
-    """Record a doubt, or with ``pending`` a refused order whose hold is not released yet."""
+    """Record a doubt or, with ``pending``, a refused order whose hold is not released yet."""
     wish = intent(id=f"intent-{key}", key=key)
     moves: list[transitions.Move] = [claim(intent=wish, hooks=("funds_hold",)), marked(wish), doubt()]
     if pending:

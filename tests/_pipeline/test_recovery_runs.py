@@ -1,4 +1,4 @@
-"""A client's recovery runs: those it starts by itself, and how closing ends them."""
+"""The recovery runs that a client starts by itself, and what closing the client does to them."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from transfer_async import ClientClosed, RecoveryReport, TransferClient
 
 
 class Pauses:
-    """Holds the client's own recovery between two runs until a test lets it continue."""
+    """Pauses the client's own recovery between two runs until the test lets it continue."""
 
     def __init__(self, world: World) -> None:
         self._come: asyncio.Queue[Gate] = asyncio.Queue()
@@ -24,7 +24,7 @@ class Pauses:
         await gate()
 
     async def next(self) -> Gate:
-        """Return the next pause as soon as it has begun."""
+        """Wait for the next pause and return it."""
         async with asyncio.timeout(60):
             return await self._come.get()
 
@@ -42,7 +42,7 @@ async def test_a_client_recovers_by_itself_at_intervals(world: World):
         await pauses.next()
 
     assert world.time.slept == [30.0, 60.0, 60.0]
-    assert world.bank.log == ["place", "release", "release"]  # in the call, and now
+    assert world.bank.log == ["place", "release", "release"]  # one release by the call, one by recovery
     assert not world.bank.open
 
 
@@ -125,7 +125,8 @@ async def test_closing_waits_for_the_current_undo_and_starts_no_other(world: Wor
     assert waited
     assert owed_hooks(await world.entry("a")) == []
     assert owed_hooks(await world.entry("b")) == ["funds_hold"]
-    assert world.bank.log == [*2 * ["place", "release"], "release"]  # in the calls, and one now
+    # One release by each call, one by recovery.
+    assert world.bank.log == [*2 * ["place", "release"], "release"]
 
 
 async def test_an_undo_that_outlasts_the_grace_period_is_cancelled_and_stays_pending(world: World):

@@ -21,7 +21,7 @@ async def test_an_undo_gets_its_receipt_and_is_published(world: World):
 
 
 async def test_no_undo_runs_while_the_journal_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch):
-    """A sender that reports late may have cancelled the undo: its order would be paid without a hold."""
+    """A late report may have cancelled the undo. Without this, its order is paid without a hold."""
 
     async def broken(*_: object) -> None:
         raise OSError
@@ -57,7 +57,7 @@ async def test_a_failed_undo_is_pending_and_published_and_does_not_hide_the_erro
     refused = await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
 
     assert not refused.order_may_exist
-    assert world.bank.log == ["check", "place", "release", "undo check"]  # the others are undone all the same
+    assert world.bank.log == ["check", "place", "release", "undo check"]  # the other undos still run
     (owed,) = (await world.entry()).pending_undos
     assert (owed.hook, owed.receipt, owed.intent.id) == (
         "funds_hold",

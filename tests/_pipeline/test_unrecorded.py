@@ -1,4 +1,4 @@
-"""Answers that could not be recorded: their ids are reported at once and recorded later."""
+"""Responses that could not be recorded: the client reports their ids at once and records them later."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ async def failed(client: Any, order: Any = None) -> Any:
 async def test_a_workers_unrecorded_order_is_reported_and_found_later(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    """Otherwise the id of an existing order is in no log, event, outcome or record."""
+    """Without this, no log, event, outcome or record contains the id of an existing order."""
     caplog.set_level(logging.ERROR, "transfer_async")
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
@@ -67,7 +67,7 @@ async def test_a_workers_unrecorded_order_is_reported_and_found_later(
 
 
 async def test_an_unrecorded_answer_is_recorded_before_the_key_is_claimed_again(world: World):
-    """An operator refuted the doubt meanwhile, so the key is free and could send another order."""
+    """An operator has refuted the doubt, so the key is free. Without this, it could send another order."""
     world.journal.fail_on = transitions.Create
     async with world.client(settle_after=0.0) as client:
         await failed(client)
@@ -106,7 +106,7 @@ async def test_recover_records_answers_that_only_this_process_has(world: World):
 
 
 async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
-    """Otherwise `resolve` and operators must search by amounts for an order whose id was received."""
+    """Without this, `resolve` and operators search by amount for an order whose id was received."""
     asked: list[OutcomeUnknown] = []
 
     async def resolve(_: object, doubt: OutcomeUnknown) -> object:
@@ -135,7 +135,7 @@ async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
 async def test_at_the_limit_an_order_replaces_the_oldest_response_and_a_doubt_is_not_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """Otherwise a lost response without an id would push out the id of an existing order."""
+    """Without this, a lost response without an id would displace the id of an existing order."""
     monkeypatch.setattr(outcomes, "MAX_UNRECORDED", 1)
     world.journal.fail_on = transitions.OfAttempt
     kept = []

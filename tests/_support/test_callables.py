@@ -1,4 +1,6 @@
-"""Callables given by a bank: accepted if awaitable, otherwise refused with what to write instead."""
+"""Callables that a bank passes: awaitable ones are accepted, others are refused with a suggested
+correction.
+"""
 
 from functools import partial, wraps
 from pathlib import Path
@@ -22,15 +24,15 @@ BASE = "https://bank.example"
 
 
 async def nothing(*_: object) -> Any:
-    """Do nothing; can be awaited."""
+    """Return an awaitable that does nothing."""
 
 
 def sync(*_: object) -> Any:
-    """Do nothing; cannot be awaited."""
+    """Do nothing, and return nothing that can be awaited."""
 
 
 class Screening:
-    """A hook; each test decides whether it is valid."""
+    """A hook with methods that each test sets."""
 
     name = "screening"
 
@@ -85,7 +87,7 @@ def screening(**parts: Any) -> Any:
     ],
 )
 async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(make: Any, message: str):
-    """Otherwise a blocking release runs again at every recovery and never counts as done."""
+    """Without this, a blocking release runs again at every recovery and never counts as done."""
     with pytest.raises(ValueError, match=message) as refused:
         TransferClient(BASE, **{"token": "abc"} | make())
 
@@ -93,7 +95,7 @@ async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(mak
 
 
 class Called:
-    """An object that can be called like an async function."""
+    """An object that is called like an async function."""
 
     async def __call__(self, *_: object) -> None:
         """Do nothing."""
@@ -101,7 +103,7 @@ class Called:
 
 @wraps(nothing)
 def logged(*args: Any) -> Any:
-    """A decorated function that is not async but returns an awaitable."""
+    """Wrap a function so that it is not async, but returns an awaitable."""
     return nothing(*args)
 
 

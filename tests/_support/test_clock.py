@@ -1,4 +1,4 @@
-"""The clock, the source of time and randomness; and durations, as seconds or ``timedelta``."""
+"""The clock, which provides time and randomness, and durations in seconds or as ``timedelta``."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def test_the_error_about_a_duration_names_the_argument():
         duration("lease", "60")
 
 
-@pytest.mark.skipif(  # only Linux has this clock
+@pytest.mark.skipif(  # this clock exists only on Linux
     not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts suspension"
 )
 def test_the_clock_counts_suspension():

@@ -1,4 +1,4 @@
-"""A client used in another loop, a thread or a forked process raises at once."""
+"""A client that is used in another loop, in a thread or in a forked process raises at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Use = Callable[[TransferClient], Awaitable[Any]]
 
 
 async def _batch(client: TransferClient) -> None:
-    """Consume all results, so that no error is left in a task that is garbage-collected later."""
+    """Consume all results, so that no error is left in a task that is garbage-collected."""
     requests = [OrderRequest(samples.new_order(), key="other")] * 3
     first, *_ = [result.error async for result in client.create_orders(requests)]
     assert isinstance(first, Exception)
@@ -41,7 +41,7 @@ USES: dict[str, tuple[Use, bool]] = {
     "entering": (lambda client: client.__aenter__(), False),
     "closing": (lambda client: client.close(), False),
 }
-"""Each use of a client, and whether an order may exist for its key."""
+"""Each use of a client, and whether an order may exist for the key."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 async def outcome_of(use: Use, client: TransferClient) -> dict[str, Any]:
-    """Return the outcome of a use of the client as text."""
+    """Return the outcome of a use of the client, as text."""
     try:
         await use(client)
     except Exception as error:  # noqa: BLE001 - any error is an outcome
@@ -70,7 +70,7 @@ async def outcome_of(use: Use, client: TransferClient) -> dict[str, Any]:
 
 
 async def test_in_another_loop_every_call_raises_and_sends_nothing(bank: Bank, server: Server):
-    """Otherwise each call fails after four attempts with a misleading network error."""
+    """Without this, each call fails after four attempts with a misleading network error."""
 
     def elsewhere() -> list[dict[str, Any]]:
         with asyncio.Runner() as runner:
@@ -91,7 +91,7 @@ async def test_in_another_loop_every_call_raises_and_sends_nothing(bank: Bank, s
 
 
 async def test_after_a_fork_every_call_raises_and_the_parent_continues(bank: Bank, server: Server):
-    """Otherwise the child's order uses the parent's connection and ends in a needless doubt."""
+    """Without this, the child's order uses the parent's connection and ends in an avoidable doubt."""
     async with bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         seen = await forked(lambda: [asyncio.run(outcome_of(use, client)) for use, _ in USES.values()])
@@ -100,17 +100,17 @@ async def test_after_a_fork_every_call_raises_and_the_parent_continues(bank: Ban
     *calls, closing = seen
     assert {call["kind"] for call in calls} == {"WrongEventLoop"}
     assert all("fork" in call["text"] for call in calls)
-    assert closing == {"kind": None}  # its connections belong to the parent
+    assert closing == {"kind": None}  # the client's connections belong to the parent
     assert order.id.startswith("tx-")
     assert server.accepted == 1
     assert len(server.requests) == 2
 
 
 async def forked(act: Callable[[], Any]) -> Any:
-    """Return the outcome of ``act`` in a fork of this process, while the loop runs."""
+    """Return the outcome of ``act`` in a forked child, while the loop runs."""
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, from Python 3.12 on
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about threads
         child = os.fork()
     if not child:
         try:

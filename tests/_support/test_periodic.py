@@ -1,4 +1,4 @@
-"""Periodic work: its intervals, its end, and the effect of a failed run."""
+"""Periodic work: its intervals, its end, and what follows a failed run."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from transfer_async._support.clock import Periodic
 
 
 class Chore:
-    """Periodic work that runs three times, its clock, and a record of what happened."""
+    """Periodic work that runs three times, with its clock and a record of events."""
 
     def __init__(self, *, first: float | None = None, does: Callable[[], None] = lambda: None) -> None:
         self.pauses: list[float] = []

@@ -1,4 +1,4 @@
-"""`EagerStart`: the first step of a coroutine runs at once, and the rest when it is awaited."""
+"""`EagerStart` runs the first step of a coroutine at once, and the rest when it is awaited."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The load driver: whom it dares to load, when it starts an order, what it counts, and what it tells."""
+"""The load driver: which hosts it accepts, when it starts an order, what it counts, and what it reports."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Stalling:
-    """A service that answers nothing until a moment, and then everything."""
+    """A service that answers nothing until ``until``, and then answers everything."""
 
     def __init__(self, loop: Loop, *, until: float) -> None:
         self.loop, self.until = loop, until
@@ -63,7 +63,9 @@ class Stalling:
 def driven(
     *, until: float, limits: StepLimits, closed: int = 0, before: Callable[[Loop, Stop], None] | None = None
 ) -> tuple[StepStats, list[float]]:
-    """Ten orders a second, or so many at once, to a service that stalls: the tally, and when they started."""
+    """Send ten orders a second, or ``closed`` at once, to a stalling service. Return the statistics and
+    start times.
+    """
     loop, stop = Loop(), Stop()
     service = Stalling(loop, until=until)
     driver = Driver(service.send, limits, StepStats(), stop)
@@ -255,7 +257,7 @@ def test_ctrl_c_stops_the_load_and_reports_what_was_measured():
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ)
     assert process.stdout is not None
 
-    first = process.stdout.readline()  # the step is under way
+    first = process.stdout.readline()  # while the step runs
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=30)
 

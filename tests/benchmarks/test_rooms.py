@@ -1,4 +1,6 @@
-"""The three rooms of the benchmarks: programs know contenders and measuring, contenders know measuring."""
+"""The imports of the benchmarks: programs import contenders and measuring, contenders import only
+measuring.
+"""
 
 import ast
 import importlib.util
@@ -14,7 +16,7 @@ FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 
 def rooms_imported_by(path: Path) -> set[str]:
-    """The rooms that a file imports from, wherever in it."""
+    """Return the benchmark packages that a file imports anywhere."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.split(".")[1] for name in names if name.startswith("benchmarks.")}

@@ -1,4 +1,4 @@
-"""The benchmark programs run, at their smallest; what they measure is not judged here."""
+"""The benchmark programs run at their smallest size. Their figures are not checked here."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ SMALLEST = RunSize(
 )
 NEEDED = {HTTPX: "httpx", TREASURY: "modern_treasury", STRIPE: "stripe"}
 missing = {name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None}
-with_pyperf = pytest.mark.skipif(  # who only runs the tests need not have it
+with_pyperf = pytest.mark.skipif(  # pyperf is not needed to run the tests
     importlib.util.find_spec("pyperf") is None, reason="pyperf is not installed: it is in the group `bench`"
 )
 ABOUT: dict[str, Any] = {"date": "2024-05-06", "commit": "abc", "versions": {"aiohttp": "3"}}
@@ -102,7 +102,7 @@ async def test_contenders_alternate_and_rotate_the_first_place():
 
 
 def test_ratios_are_computed_within_a_round():
-    fast = [Sample(10, seconds, 0.0) for seconds in (1.0, 10.0, 1.0)]  # the second round was slow for all
+    fast = [Sample(10, seconds, 0.0) for seconds in (1.0, 10.0, 1.0)]  # the second round was slow for both
     slow = [Sample(10, seconds, 0.0) for seconds in (2.0, 20.0, 3.0)]
 
     assert ratio(slow, fast, lambda one: one.rate) == 0.5
@@ -170,7 +170,7 @@ def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.Mon
 
 
 def test_a_failing_contender_is_reported_and_ended():
-    process = ContenderProcess(BARE, ContenderSettings(), core=None)  # nobody listens there
+    process = ContenderProcess(BARE, ContenderSettings(), core=None)  # no server listens there
 
     with pytest.raises(RuntimeError, match="the process exited"):
         process.sample(concurrency=1, seconds=0.1)

@@ -1,4 +1,6 @@
-"""An order costs what it did: counted, not timed, so that no busy machine can spoil it."""
+"""The cost of an order has not grown. It is counted in instructions, which do not depend on the machine's
+load.
+"""
 
 import json
 from pathlib import Path
@@ -10,11 +12,11 @@ from benchmarks.programs.guard.guard_command import BLOCKS, CALLS, DECODE, ORDER
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 ADVICE = "if that is as it should be: python -m benchmarks guard --store"
-here = pytest.mark.skipif(  # figures are of one kind of machine and version
+here = pytest.mark.skipif(  # the stored figures hold only for one type of machine and one version of Python
     key() not in stored(),
     reason=f"no figures are stored for {key()}",
 )
-with_valgrind = pytest.mark.skipif(  # it is no Python package
+with_valgrind = pytest.mark.skipif(  # valgrind is not a Python package
     guard_command.why_instructions_are_unavailable() is not None,
     reason=str(guard_command.why_instructions_are_unavailable()),
 )
@@ -22,7 +24,7 @@ with_valgrind = pytest.mark.skipif(  # it is no Python package
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, float]:
-    """The instructions, counted once: it takes a while."""
+    """Count the instructions once, because counting is slow."""
     return guard_command.count_instructions()
 
 

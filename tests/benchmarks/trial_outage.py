@@ -1,4 +1,4 @@
-"""The simulated outage: its goals at a small size, and a fleet without a budget that misses them."""
+"""The simulated outage at a small size meets its goals, and without a retry budget it misses them."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_budget_prevents_a_retry_storm_and_the_backlog_clears_in_time(budgeted
 
 
 def test_without_a_budget_the_goal_is_missed(unbounded: OutageResult):
-    assert unbounded.amplification == pytest.approx(4.0, abs=0.1)  # every attempt of the policy
+    assert unbounded.amplification == pytest.approx(4.0, abs=0.1)  # all attempts that the retry policy allows
     assert unbounded.goals_met[0] is False
 
 

@@ -14,7 +14,7 @@ _END_OTHER_SESSIONS = """
 
 @pytest.fixture(scope="package")
 def restartable() -> Iterator[PostgresServer]:
-    """A server for this package only."""
+    """Start a server for this package only."""
     if not is_installed():
         pytest.skip("PostgreSQL is not available for this platform")
     with PostgresServer() as server:
@@ -23,15 +23,17 @@ def restartable() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="package")
 def one_database(restartable: PostgresServer) -> str:
-    """The address of a database that the package's tests share: creating one takes longer than a test."""
+    """Return the address of a database for all tests of the package, because creating one takes longer
+    than a test.
+    """
     return restartable.new_database()
 
 
 @pytest.fixture
 def database(restartable: PostgresServer, one_database: str) -> str:
-    """The address of that database, emptied.
+    """Empty the shared database, and return its address.
 
-    A session whose connection a test has cut may still be committing, and would block the deletion.
+    A session whose connection was cut may still be committing, and would block the deletion.
     """
     restartable.say(one_database, _END_OTHER_SESSIONS)
     restartable.say(one_database, "DROP SCHEMA IF EXISTS transfer_async CASCADE")

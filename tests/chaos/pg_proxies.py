@@ -1,4 +1,4 @@
-"""Two proxies in front of PostgreSQL: one cuts connections, the other pools transactions."""
+"""Two proxies for PostgreSQL: one cuts connections, the other pools transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.listening import stop_listening
 
 TERMINATE = b"X\0\0\0\4"
 IDLE = b"Z\0\0\0\5I"
-"""The server's message that it is ready and in no transaction."""
+"""The message with which the server reports that it is ready and in no transaction."""
 
 
 @frozen
@@ -24,10 +24,10 @@ class Message:
     """One message of the client or the server.
 
     Args:
-        kind: its type.
-        raw: all of its bytes.
-        before: the client's messages since its last request for a response.
-        is_within: whether it was sent in a transaction.
+        kind: the type of the message.
+        raw: the complete bytes of the message.
+        before: the client's messages since it last requested a response.
+        is_within: whether the message was sent within a transaction.
     """
 
     kind: bytes
@@ -37,13 +37,13 @@ class Message:
 
     @property
     def is_commit(self) -> bool:
-        """Whether it ends a transaction that writes; that may be a single statement."""
+        """Whether the message ends a writing transaction, which may consist of one statement."""
         if self.kind == b"S":
             return b'"new_reply"' in self.before and not self.is_within
         return self.says(b"COMMIT")
 
     def says(self, word: bytes) -> bool:
-        """Whether it is a statement without parameters that begins with ``word``."""
+        """Return whether the message is a statement without parameters that begins with ``word``."""
         return self.kind == b"Q" and self.raw[5:].startswith(word)
 
 
@@ -58,7 +58,7 @@ async def read_startup(reader: asyncio.StreamReader) -> bytes:
 
 
 class Proxy(abc.ABC):
-    """Listens while its block runs; its own ``dsn`` leads through it to the given database."""
+    """Listens while its block runs. Its ``dsn`` leads through it to the given database."""
 
     def __init__(self, dsn: str) -> None:
         self._parts = urlsplit(dsn)
@@ -97,18 +97,18 @@ class Proxy(abc.ABC):
         try:
             await self.serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # The client or the server is gone.
+            pass  # The client or the server has closed its connection.
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
 
     @abc.abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until the client or the server is gone."""
+        """Serve one client until the client or the server closes its connection."""
 
 
 class Cut(enum.Enum):
-    """When a connection is cut, relative to one of the client's messages."""
+    """When to cut a connection, relative to one of the client's messages."""
 
     NEVER = "not at this message"
     BEFORE = "before the message is forwarded"
@@ -121,7 +121,7 @@ class CuttingProxy(Proxy):
 
     Args:
         choose: returns when to cut the connection.
-        arrives: returns whether a message that was held back arrives just before this one.
+        arrives: returns whether a message that was held back arrives just before the current one.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CuttingProxy(Proxy):
         try:
             await self._forward(reader, writer, server)
             if server not in [late for late, _ in self._late] and not server.is_closing():
-                await back  # until the server has read everything and ended the session
+                await back  # until the server has read all messages and ended the session
         finally:
             back.cancel()
 
@@ -171,7 +171,7 @@ class CuttingProxy(Proxy):
             self._late.append((server, message.raw + TERMINATE))
 
     def _send_late(self) -> None:
-        """Send what was held back to the server."""
+        """Send the messages that were held back."""
         for server, raw in self._late:
             server.write(raw)
         self._late.clear()
@@ -191,7 +191,7 @@ class _Connection:
 
 
 class PoolingProxy(Proxy):
-    """Gives a client another server connection for each transaction."""
+    """Uses another server connection for each transaction of a client."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -200,7 +200,8 @@ class PoolingProxy(Proxy):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         startup = await read_startup(reader)
-        for _ in range(2):  # With one more than there are clients, none gets the same one twice in a row.
+        # One connection more than clients, so that no client gets the same one twice in a row.
+        for _ in range(2):
             self._idle.append(await self._greeted(startup))
         writer.write(self._idle[-1].greeting)
         lent: list[_Connection] = []
@@ -212,7 +213,9 @@ class PoolingProxy(Proxy):
             lent[0].writer.write(message.raw)
 
     async def _answer(self, lent: list[_Connection], writer: asyncio.StreamWriter) -> None:
-        """Forward the server's messages until the transaction is over, then take the connection back."""
+        """Forward the server's messages until the transaction ends, then return the connection to the
+        pool.
+        """
         while lent:
             message = await read_message(lent[0].reader)
             if message.raw == IDLE:

@@ -1,4 +1,4 @@
-"""Real faults of a journal in PostgreSQL, which a test begins and ends."""
+"""Real faults of a journal in PostgreSQL, which a test can start and stop."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from transfer_async.journal import PostgresJournal
 from transfer_async.journal.postgres import MAX_CONNECTIONS
 
 PATIENT = 60.0
-"""The timeout of a transition without a fault, in seconds: only a hang takes so long."""
+"""A timeout in seconds of a transition without a fault; it expires only if something hangs."""
 END_THE_OTHERS = """
     SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -20,14 +20,14 @@ END_THE_OTHERS = """
 
 
 class WorldlyJournal(PostgresJournal):
-    """A journal with the time of a `World`."""
+    """A journal with the clock of a `World`."""
 
     def __init__(self, dsn: str, world: World) -> None:
         super().__init__(dsn, timeout=PATIENT)
         self._world = world
 
     def lose_patience(self) -> None:
-        """Shorten the timeout: the database does not respond, so it must expire."""
+        """Shorten the timeout, which must expire because the database does not respond."""
         self._timeout = MUST_RUN_OUT
 
     def be_patient(self) -> None:
@@ -38,7 +38,7 @@ class WorldlyJournal(PostgresJournal):
 
 
 class StoppedServer:
-    """The server stops as in a power cut, and starts again."""
+    """Stops the server as a power cut would, and starts it again."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._journal, self._server = journal, server
@@ -53,7 +53,7 @@ class StoppedServer:
 
 
 class LockedTables:
-    """Another transaction locks the tables and does not end."""
+    """Lock the tables in another transaction that does not end."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._journal, self._dsn = journal, dsn
@@ -69,13 +69,13 @@ class LockedTables:
         if self._connection is not None:
             await self._connection.execute(
                 END_THE_OTHERS
-            )  # Statements that the journal gave up must not run now.
+            )  # Statements that the journal abandoned must not run now.
             await self._connection.close()
         self._journal.be_patient()
 
 
 class TakenConnections:
-    """Every connection that the journal may open is in use."""
+    """Use every connection that the journal may open."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._journal = journal
@@ -97,7 +97,7 @@ class TakenConnections:
 
 
 class ChangedTables:
-    """One of the tables was renamed."""
+    """Rename one of the tables."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._dsn = dsn

@@ -1,4 +1,4 @@
-"""A worker whose user may only read the journal's file."""
+"""A worker whose user can only read the journal's file."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ NOBODY = "nobody"
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A path in a directory that every user can enter."""
+    """Return a path in a directory that every user can enter."""
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     yield directory / "journal.db"
@@ -33,7 +33,7 @@ def make_read_only(path: Path) -> None:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Run the block as an unprivileged user: ``root`` could write the file."""
+    """Run the block as an unprivileged user, because ``root`` could write the file."""
     user = os.geteuid()
     if not user:
         os.seteuid(pwd.getpwnam(NOBODY).pw_uid)

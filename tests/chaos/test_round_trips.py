@@ -11,7 +11,7 @@ from transfer_async import PostgresJournal
 
 
 class Counter:
-    """Counts the messages that a client waits for."""
+    """Counts the messages for which a client waits."""
 
     count = 0
 
@@ -27,7 +27,7 @@ def counter() -> Counter:
 
 @pytest.fixture
 async def journal(database: str, counter: Counter) -> AsyncIterator[PostgresJournal]:
-    """A journal that has recorded some orders, so that its statements are prepared."""
+    """Yield a journal that has recorded some orders, so that its statements are prepared."""
     async with CuttingProxy(database, counter) as proxy, PostgresJournal(proxy.dsn) as journal:
         await asyncio.gather(*(record_order(journal, f"earlier-{number}") for number in range(20)))
         counter.count = 0

@@ -1,4 +1,4 @@
-"""A journal's log that is truncated or has a wrong byte: it is read as it was after some commit."""
+"""A journal whose log is truncated or has a wrong byte is read as it was after some commit."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ STORY: list[tuple[str, transitions.Move]] = [
 
 @frozen
 class Written:
-    """The contents of a journal after each commit, and its files after the last one."""
+    """The content of a journal after each commit, and its files after the last one."""
 
     main: bytes
     log: bytes
@@ -55,7 +55,7 @@ class Written:
     ends: list[int]
 
     def expected(self, whole: int) -> Any:
-        """Return the contents that must be read if only that many bytes of the log are unchanged."""
+        """Return the content that must be read if only this many bytes of the log are intact."""
         return self.contents[bisect_right(self.ends, whole)]
 
 
@@ -83,7 +83,7 @@ async def _written(path: Path) -> Written:
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """A directory in memory if there is one, because a thousand files are opened."""
+    """Return a directory in memory if possible, because the test opens a thousand files."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as made:
         yield Path(made)
 
@@ -94,7 +94,7 @@ def written(directory: Path) -> Written:
 
 
 def reread(directory: Path, main: bytes, log: bytes) -> Any:
-    """Return what the journal reads from such files; None if it raises an error."""
+    """Return what the journal reads from damaged files; None if it raises an error."""
     path = directory / "trial.db"
     path.write_bytes(main)
     path.with_name("trial.db-wal").write_bytes(log)

@@ -1,4 +1,4 @@
-"""PostgreSQL behind proxies that give each transaction another connection; one is PgBouncer."""
+"""PostgreSQL behind proxies that use another connection for each transaction. One of them is PgBouncer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -71,7 +71,9 @@ async def test_behind_pgbouncer_nothing_is_prepared_and_orders_work(database: st
 
 
 async def test_two_preparing_journals_behind_pgbouncer_do_not_interfere(database: str, bouncer: PgBouncer):
-    """Newer versions track prepared statements; with an older one, both journals stop preparing."""
+    """Newer versions of PgBouncer track prepared statements. With an older one, both journals stop
+    preparing.
+    """
     dsn = bouncer.through(database)
     journals = [PostgresJournal(dsn, schema=schema, prepared=True) for schema in ("one", "other")]
     keys = [f"k-{number}" for number in range(30)]

@@ -1,4 +1,4 @@
-"""A journal that fails at each step of a call: nothing is sent without a mark, and nothing is lost."""
+"""A journal that fails at any step of a call: nothing is sent without a mark, and nothing is lost."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Any:
-    """The path of the file, or the address of the database."""
+    """Return the path of the file, or the address of the database."""
     return tmp_path / "journal.db" if kind in OF_A_FILE else request.getfixturevalue("database")
 
 
@@ -36,7 +36,7 @@ async def world(kind: str, place: Any) -> AsyncIterator[World]:
     def make(world: World) -> Any:
         if kind in OF_A_DATABASE:
             return postgres_troubles.WorldlyJournal(place, world)
-        # The lock is not released meanwhile, so any timeout expires.
+        # The lock is held for the whole time, so any timeout expires.
         return SQLiteJournal(place, timeout=0.1, clock=world.time.clock)
 
     async with stormy_world(make) as world:

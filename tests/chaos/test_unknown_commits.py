@@ -1,4 +1,4 @@
-"""Connections that are cut at a commit: the journal reports exactly what the database has stored."""
+"""Connections that are cut during a commit: the journal reports exactly what the database has stored."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ class Careful(RecordedJournal):
 
 
 class Credulous(RecordedJournal):
-    """Never looks up whether a commit with a lost reply was made."""
+    """A journal that never checks whether a commit was made when its reply was lost."""
 
     async def _commit_once(self, transaction: Transaction) -> None:
         for one in transaction.wanted:
@@ -64,7 +64,7 @@ def granted(one: PendingMove) -> bool | None:
 
 
 async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[str]:
-    """Return the tokens of transitions that were reported wrongly, or made twice."""
+    """Return the tokens of transitions that were reported wrongly or made twice."""
     steps = await steps_by_token(dsn)
     wanted = {token: one for journal in journals for token, one in journal.wanted.items()}
     twice = [token for token in steps if steps.count(token) > 1]
@@ -73,7 +73,7 @@ async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[s
 
 
 class Once:
-    """Cuts the first commit after it is armed."""
+    """Cuts the first commit after the test has armed it."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
@@ -158,7 +158,7 @@ async def test_a_mark_fails_if_every_commit_is_cut_but_may_be_stored(database: s
         if not (cutting and message.is_commit):
             return Cut.NEVER
         if len(proxy.cuts) == 2:
-            loop_time.passed += 60.0  # more than the journal's timeout
+            loop_time.passed += 60.0  # longer than the journal's timeout
         return Cut.AFTER
 
     cutting = False
@@ -187,7 +187,7 @@ async def set_standbys(server: asyncpg.Connection, names: str) -> None:
 async def test_a_commit_whose_wait_for_a_standby_was_cancelled_waits_again(
     restartable: PostgresServer, database: str, kind: type[RecordedJournal]
 ):
-    """Only the primary has it. After a failover the key would be free, and its order paid again."""
+    """Only the primary has this commit. After a failover, the key would be free and its order paid again."""
     server, name = await asyncpg.connect(restartable.dsn), database.rpartition("/")[2]
 
     async def waiting() -> set[int]:
@@ -199,7 +199,8 @@ async def test_a_commit_whose_wait_for_a_standby_was_cancelled_waits_again(
         async with kind(database) as journal:
             await set_standbys(server, "missing")
             move = asyncio.create_task(judged(journal, claim()))
-            while not (first := await waiting()):  # The server's processes read the setting one by one.
+            # The server's processes do not all read a new setting at the same moment.
+            while not (first := await waiting()):
                 if move.done():
                     move = asyncio.create_task(judged(journal, claim(), key=f"k-{len(journal.wanted)}"))
             for pid in first:
@@ -222,7 +223,7 @@ async def test_a_commit_whose_wait_for_a_standby_was_cancelled_waits_again(
 
 
 def at_random(chance: random.Random, *, often: float, anywhere: float) -> Callable[[Message], Cut]:
-    """Cut at commits, and at other messages, with these probabilities."""
+    """Cut at commits, and at other messages, with the given probabilities."""
 
     def choose(message: Message) -> Cut:
         how_often = often if message.is_commit else anywhere
@@ -232,7 +233,7 @@ def at_random(chance: random.Random, *, often: float, anywhere: float) -> Callab
 
 
 async def _work(journal: PostgresJournal, number: int, key: str) -> None:
-    """Claim the key as one of two workers; the one that gets it creates the order."""
+    """Claim the key as one of two workers. The successful one creates the order."""
     try:
         verdict = await judged(journal, claim(number), key=key)
         if verdict.denial is Rejection.BUSY:
@@ -240,11 +241,13 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
         await judged(journal, mark(f"a-{number}", number=number), key=key)
         await judged(journal, create(f"a-{number}", f"tx-{key}"), key=key)
     except JournalFailed:
-        pass  # The journal does not know the result, which is always correct.
+        pass  # "Unknown" is never a wrong report.
 
 
 async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
-    """Run two workers for each key until that many cuts; return the numbers of keys, steps and errors."""
+    """Run two workers for each key until the given number of cuts. Return the numbers of keys, steps and
+    errors.
+    """
     chance = random.Random(seed)
     async with PostgresJournal(database):  # creates the tables
         pass
@@ -252,7 +255,7 @@ async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]
     async with CuttingProxy(database, choose) as proxy:
         journals = [RecordedJournal(proxy.dsn), RecordedJournal(proxy.dsn)]
         keys = 0
-        while len(proxy.cuts) < cuts:  # a few at a time, or one commit would contain all
+        while len(proxy.cuts) < cuts:  # few at a time, or all would share one commit
             names = [f"k-{number}" for number in range(keys, keys + 10)]
             keys += 10
             pairs = [_work(journals[n], n, key) for key in names for n in range(2)]

@@ -1,4 +1,4 @@
-"""Each write reaches the disk before the step that it guards, as the kernel's calls show."""
+"""Each write reaches the disk before the step that it guards. The system calls prove it."""
 
 import re
 import shutil
@@ -21,18 +21,20 @@ _SYNC = re.compile(r"f(data)?sync\(\d+<[^>]*journal\.db(-wal)?>")
 
 
 def may_trace() -> bool:
-    """Return whether ``strace`` exists and may trace."""
+    """Return whether ``strace`` is installed and permitted."""
     if STRACE is None:
         return False
     return subprocess.run([STRACE, "-f", "true"], capture_output=True, check=False).returncode == 0
 
 
-# Some systems and sandboxes do not allow tracing.
+# Some systems and sandboxes forbid tracing.
 pytestmark = pytest.mark.skipif(not may_trace(), reason="strace cannot be used here")
 
 
 def watched(directory: Path, *clients: object) -> list[list[str]]:
-    """Return the events of each client; ``clients`` are pairs of orders to make and ``synchronous`` level."""
+    """Return the events of each client. ``clients`` has pairs: the number of orders, and the
+    ``synchronous`` level.
+    """
     trace = directory / "trace"
     child = [sys.executable, "-m", "tests.chaos.write_order_child", str(directory)]
     how = ["-f", "--seccomp-bpf", "-y", "-s", "64", "-e", f"trace={CALLS}", "-o", str(trace)]
@@ -42,11 +44,11 @@ def watched(directory: Path, *clients: object) -> list[list[str]]:
     found = [list(events) for is_end, events in groupby(seen, END.__eq__) if not is_end]
     return [
         events[:-1] if events[-1] == SYNC else events for events in found
-    ]  # The last sync is that of closing.
+    ]  # the last sync happens when the journal is closed
 
 
 def _events(lines: list[str]) -> Iterator[str]:
-    """Yield the events: a sync when it has returned, all others when they begin."""
+    """Yield the events: a sync when it returns, all others when they begin."""
     syncing: set[str] = set()
     for line in lines:
         found = _LINE.fullmatch(line)
@@ -71,7 +73,7 @@ def _events(lines: list[str]) -> Iterator[str]:
 
 
 def test_every_step_of_every_order_waits_for_the_disk(tmp_path: Path):
-    """A journal that does not wait is detected."""
+    """The test also detects a journal that does not wait."""
     careful, careless = watched(tmp_path, 30, "FULL", 5, "NORMAL")
 
     assert careful == ONE_ORDER * 30

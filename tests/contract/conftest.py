@@ -1,4 +1,4 @@
-"""Fixtures for our own journals."""
+"""Fixtures for the package's own journals."""
 
 import uuid
 
@@ -7,7 +7,7 @@ from transfer_async.testing.journal_contract import JournalTime
 
 
 class TimedPostgresJournal(PostgresJournal):
-    """A PostgreSQL journal with a schema of its own for each test and the test's clock."""
+    """A PostgreSQL journal with its own schema for each test, and with the test's clock."""
 
     def __init__(self, dsn: str, time: JournalTime, *, schema: str | None = None) -> None:
         self.schema: str = schema or f"test_{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""A broker as a bank would write it: an SQLite table that any number of processes share."""
+"""A broker that a bank might write: an SQLite table that any number of processes share."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from transfer_async import OrderOutcome
 from transfer_async.integrations.faststream import Broker, WorkerSettings
 
 LOOK_EVERY = 0.02
-"""Seconds between two queries for a message: a table sends no notifications."""
+"""Seconds between two queries for a message, because a table cannot send notifications."""
 
 TABLE = """CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY, subject TEXT, body BLOB, headers TEXT,
@@ -23,11 +23,11 @@ SEND = "INSERT INTO messages (subject, body, headers) VALUES (?, ?, ?)"
 TAKE = """UPDATE messages SET deliveries = deliveries + 1, due = ?
     WHERE id = (SELECT id FROM messages WHERE subject = ? AND due <= ? ORDER BY id LIMIT 1)
     RETURNING id, body, headers, deliveries"""
-MINE = "id = ? AND deliveries = ?"  # after a redelivery the message belongs to the other worker
+MINE = "id = ? AND deliveries = ?"  # after a redelivery, the message belongs to another worker
 
 
 class TableConnection:
-    """The connection to the table, with the start, stop and ping that a worker needs."""
+    """A connection to the table, with the start, stop and ping that a worker needs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class TableConnection:
         return True
 
     async def run(self, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """Run all statements in one durable transaction, and return the rows of the last one."""
+        """Run all statements in one durable transaction. Return the rows of the last one."""
         return await asyncio.to_thread(self._run, statements)
 
     def _run(self, statements: tuple[tuple[str, tuple[Any, ...]], ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A journal as a bank would write it from the documentation of `transfer_async.journal`."""
+"""A journal that a bank might write after reading the documentation of `transfer_async.journal`."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -26,11 +26,11 @@ from transfer_async.journal import (
 
 
 class OwnJournal:
-    """Rows in a dictionary in place of a database. It never waits, so its transitions are atomic.
+    """Keeps its rows in a dictionary instead of a database. It never waits, so its transitions are atomic.
 
     Args:
         utc: returns the journal's time.
-        beside: another journal, whose rows it shares.
+        beside: another journal that shares its rows.
     """
 
     durable = False

@@ -1,4 +1,4 @@
-"""Each of our brokers, and one that a bank would write, keeps the public contract."""
+"""The package's brokers, and one that a bank might write, fulfil the public contract."""
 
 import asyncio
 import multiprocessing
@@ -30,7 +30,7 @@ def stopping(server):
 
 
 def moving(directory):
-    """Return a context manager that moves a directory away and back."""
+    """Return a context manager that moves a directory away, and back at the end."""
 
     @asynccontextmanager
     async def away():
@@ -43,7 +43,7 @@ def moving(directory):
 
 
 class OurContract(BrokerContract):
-    """The contract with many kills instead of one."""
+    """The contract, with many kills instead of one."""
 
     @pytest.mark.timeout(3000)
     @pytest.mark.trial(ci=3, long=300)
@@ -80,9 +80,9 @@ class TestRedis(OurContract):
         return stopping(redis)
 
 
-@ONLY_IN_TRIALS  # the base of the wrong brokers, of which some are tested by default
+@ONLY_IN_TRIALS  # the base of the wrong brokers, some of which run by default
 class TestTable(OurContract):
-    kills = 0  # the tests of wrong brokers kill workers that use a table
+    kills = 0  # the tests of wrong brokers already kill workers of a table
 
     @pytest.fixture
     def new_line(self, tmp_path):
@@ -133,7 +133,7 @@ async def test_a_broker_that_cannot_be_pickled_is_reported(workers):
 
 async def test_a_worker_that_does_not_stop_is_cancelled_and_its_client_closed(workers, monkeypatch):
     worker = await workers.start(is_awaited=False)
-    monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # it never stops
+    monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # a worker that never stops
     await asyncio.sleep(0)  # it begins
     monkeypatch.setattr(broker_harness, "TIMEOUT", 0.1)  # this timeout must expire
 

@@ -1,4 +1,4 @@
-"""Each of our journals keeps the public contract, and what we require of them beyond it."""
+"""The package's journals fulfil the public contract and the package's further requirements."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ IN_DOUBT = WAYS[KeyState.IN_DOUBT]
 
 
 def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    """Return the result of ``work``, run in an event loop and a thread of its own."""
+    """Return the result of ``work``, run in its own thread and event loop."""
 
     async def done() -> Any:
         return await work()
@@ -55,18 +55,18 @@ def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class OurContract(JournalContract):
-    """What we require of each of our journals beyond the contract."""
+    """The requirements for the package's journals beyond the contract."""
 
     @pytest.fixture(autouse=True)
     def short_pages(self, monkeypatch: pytest.MonkeyPatch):
-        """Make pages short, so that a few keys fill more than one."""
+        """Make pages so short that a few keys need more than one."""
         monkeypatch.setattr(sqlite, "HISTORY_PAGE", 2)
         monkeypatch.setattr(postgres, "HISTORY_PAGE", 5)
 
     async def test_a_journal_with_keys_of_other_scopes_only_warns_once(
         self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
-        """After a change of the base URL every key would be free, and each old order could be paid again."""
+        """After a change of the base URL, every key is free, so each old order could be paid again."""
         await made(journal, claim(), release(None))
         await made(journal, claim(), key="k2")
         quiet = list(caplog.messages)
@@ -109,7 +109,7 @@ class OurContract(JournalContract):
             assert await journal.move(scope, "k2", claim()) is not None
 
     async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
-        """With a wrong scope an operator would see no pending keys."""
+        """With a wrong scope, an operator sees no pending keys."""
         if not hasattr(journal, "scopes"):
             pytest.skip("a journal without scopes(): nobody is warned of a wrong one")
         none = await journal.scopes()
@@ -153,10 +153,10 @@ class OurContract(JournalContract):
 
 
 class OurDurableContract(OurContract):
-    """What we require in addition of durable journals."""
+    """Further requirements for durable journals."""
 
     async def test_a_journal_open_in_one_event_loop_fails_at_once_in_another(self, journal: Journal):
-        """Otherwise a call would wait forever for the other event loop."""
+        """Without this, a call waits forever for the other event loop."""
         await made(journal, claim())
         for call in (
             lambda: journal.move(SCOPE, "k", mark()),
@@ -207,7 +207,7 @@ class TestSQLite(OurDurableContract):
         return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
 
 
-@ONLY_IN_TRIALS  # the base of the wrong journals, of which some are tested by default
+@ONLY_IN_TRIALS  # the base of the wrong journals, some of which run by default
 class TestOwn(OurContract):
     stories = 3
 
@@ -256,7 +256,7 @@ async def test_a_journal_need_not_list_its_orders_or_refuted_keys():
 
 
 async def test_without_a_list_of_resolved_keys_every_key_with_an_order_counts():
-    """Reconciliation needs them all: an order id from an operator may be wrong."""
+    """Reconciliation needs all of them, because an order id that an operator entered may be wrong."""
     journal = OwnJournal(JournalTime().utc)
     for number in range(2):
         await made(journal, *IN_DOUBT, resolve(order_id=f"tx-{number}"), key=f"k{number}")
@@ -268,7 +268,7 @@ async def test_without_a_list_of_resolved_keys_every_key_with_an_order_counts():
 
 
 async def test_the_contract_sets_every_field_of_an_entry():
-    """Otherwise any journal could lose a field that is added later."""
+    """Without this, a journal could lose a field that is added later."""
     journal, filled = (
         MemoryJournal(),
         {"unread", "quarantined", "four_eyes", "reply", "pending_notifications", "unknown_members"},

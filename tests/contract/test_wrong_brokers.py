@@ -1,4 +1,4 @@
-"""The contract finds each wrong broker: a bank might write it, and it has a single fault."""
+"""The contract tests detect each wrong broker: one that a bank might write, with a single fault."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class WrongBroker(TableBroker):
 
 
 class AcknowledgesWhatItTakes(WrongBroker):
-    """Like a consumer with automatic acknowledgement."""
+    """Behaves like a consumer with automatic acknowledgement."""
 
     class Slot(TableSlot):
         async def taken(self):
@@ -70,7 +70,7 @@ class DeliversAMessageTwice(WrongBroker):
 
 
 class FetchesAhead(WrongBroker):
-    """Like a consumer with its own prefetch count."""
+    """Behaves like a consumer with its own prefetch count."""
 
     class Slot(TableSlot):
         ahead = ()
@@ -89,7 +89,7 @@ class ReturnsBeforeTheTimeout(WrongBroker):
 
 
 class DeliversOnlyToCurrentSubscribers(WrongBroker):
-    """Like a subscription without a queue."""
+    """Behaves like a subscription without a queue."""
 
     async def prepare(self, *, only_to_send=False):
         await super().prepare()
@@ -125,7 +125,7 @@ class CountsNoDeliveries(WrongBroker):
 
 
 class GivesUpAfterFive(WrongBroker):
-    """Like a broker with a maximum number of deliveries."""
+    """Behaves like a broker with a maximum number of deliveries."""
 
     class Slot(TableSlot):
         async def taken(self):
@@ -133,7 +133,7 @@ class GivesUpAfterFive(WrongBroker):
 
 
 class LosesAMessageWhenCancelled(WrongBroker):
-    """A cancelled consumer still takes a message, which is then neither handled nor released."""
+    """After a cancellation, its consumer still takes a message, which is neither handled nor released."""
 
     class Slot(TableSlot):
         async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
@@ -175,7 +175,7 @@ class SleepsDuringTheDelay(WrongBroker):
 
 
 class DelaysInItsProcess(WrongBroker):
-    """It sends the message again later, but its process may have ended by then."""
+    """Sends the message again later, but its process may have ended by then."""
 
     class Delivery(TableDelivery):
         async def retry(self, after):
@@ -204,7 +204,7 @@ class DeadLettersWithoutAReason(WrongBroker):
 
 
 class RejectsWithoutACopy(WrongBroker):
-    """Its broker has no dead-letter queue."""
+    """Has no dead-letter queue."""
 
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
@@ -212,11 +212,12 @@ class RejectsWithoutACopy(WrongBroker):
 
 
 class AcknowledgesThenDeadLetters(WrongBroker):
-    """A cancellation between the two steps loses the message."""
+    """Loses the message if it is cancelled between the two steps."""
 
     class Delivery(TableDelivery):
         async def ack(self):
-            await asyncio.shield(super().ack())  # it is on its way, even where this is cut off
+            # The request is already sent, even if the caller is cancelled.
+            await asyncio.shield(super().ack())
 
         async def dead_letter(self, reason):
             await self.ack()
@@ -225,7 +226,7 @@ class AcknowledgesThenDeadLetters(WrongBroker):
 
 
 class FinishesDeadLetteringWhenCancelled(AcknowledgesThenDeadLetters):
-    """It finishes even when cancelled, but not when its process is killed."""
+    """Finishes dead-lettering when it is cancelled, but not when its process is killed."""
 
     class Delivery(AcknowledgesThenDeadLetters.Delivery):
         async def dead_letter(self, reason):
@@ -233,13 +234,13 @@ class FinishesDeadLetteringWhenCancelled(AcknowledgesThenDeadLetters):
 
 
 async def distance(broker):
-    """Make a broker slow: each of its steps takes many round trips."""
+    """Simulate a slow broker: each step takes many round trips."""
     for _ in range(10):
         await broker.run(("SELECT 1", ()))
 
 
 class DeletesWaitsThenDeadLetters(WrongBroker):
-    """Its broker is slow, so a cancellation mostly comes before anything was done."""
+    """Because the broker is slow, a cancellation mostly comes before anything is done."""
 
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
@@ -254,11 +255,12 @@ AGAIN = "INSERT INTO messages (subject, body, headers, deliveries, due) VALUES (
 
 
 class DeletesThenRetries(WrongBroker):
-    """Like a broker without delayed delivery: it acknowledges the message and then sends a copy."""
+    """Behaves like a broker without delayed delivery: it acknowledges the message, then sends a copy."""
 
     class Delivery(TableDelivery):
         async def ack(self):
-            await asyncio.shield(super().ack())  # it is on its way, even where this is cut off
+            # The request is already sent, even if the caller is cancelled.
+            await asyncio.shield(super().ack())
 
         async def retry(self, after):
             await self.ack()
@@ -301,7 +303,7 @@ class PublishesWithoutAQueue(WrongBroker):
 
 
 class PublishesOneOutcomePerIntent(WrongBroker):
-    """Like a broker that uses the intent's id as the message id."""
+    """Behaves like a broker that uses the intent's id as the message id."""
 
     async def publish(self, outcome, headers):
         there = "SELECT 1 FROM messages WHERE subject = ? AND instr(body, ?)"
@@ -330,7 +332,7 @@ class SwallowsDeadLetterErrors(WrongBroker):
 
 
 class NeverReconnects(WrongBroker):
-    """It never reconnects, and does not report its connection as closed."""
+    """Never reconnects, and does not report its connection as closed."""
 
     class Connection(TableConnection):
         is_broken = False
@@ -346,7 +348,7 @@ class NeverReconnects(WrongBroker):
 
 
 class AlwaysRespondsToPing(WrongBroker):
-    """It reports a connection because it was connected once."""
+    """Reports a connection for ever once it was connected."""
 
     class Connection(TableConnection):
         async def ping(self, timeout):  # noqa: ASYNC109 - likewise
@@ -400,10 +402,10 @@ WRONG = {
     AlwaysRespondsToPing: "test_everything_that_the_broker_does_not_confirm_is_an_error",
     NeverRespondsToPing: "test_a_command_is_carried_out_and_its_outcome_published",
 }
-"""For each wrong broker, a test that finds it."""
+"""Each wrong broker, with a test that detects it."""
 
 OFTEN = (AcknowledgesWhatItTakes, DropsHeaders, DeadLettersWithoutAReason, DeletesThenRetries)
-"""Those that are tested by default."""
+"""The wrong brokers that run by default."""
 
 
 KILLED = WRONG[FinishesDeadLetteringWhenCancelled]
@@ -411,7 +413,7 @@ EXPIRE = "UPDATE messages SET due = 0 WHERE deliveries > 0 AND due > ?"
 
 
 class ExpiringHarness(BrokerHarness):
-    """Redelivers every pending message when the next consumer starts, and never because of time.
+    """Redelivers every pending message when the next consumer starts, and never by time.
 
     If messages were redelivered by time, few would be pending when their worker is cancelled or killed.
     """

@@ -1,4 +1,4 @@
-"""The contract finds wrong journals: each has a single fault that a bank's own journal might have."""
+"""The contract tests detect wrong journals. Each has one fault that a bank's own journal might have."""
 
 import asyncio
 import copy
@@ -37,7 +37,7 @@ class BindsOrderIdsInAllScopes(OwnJournal):
 
 
 class Confuses(OwnJournal):
-    """Stores a key in another place: see `CONFUSING`."""
+    """Stores a key in the wrong place, as `CONFUSING` describes."""
 
     async def move(self, scope, key, move):
         return await super().move(*self.place(scope, key), move)
@@ -49,7 +49,7 @@ class Confuses(OwnJournal):
 CONFUSING = {
     "OneScopeForAll": lambda scope, key: ("", key),
     "FoldsKeys": lambda scope, key: (scope, key.casefold()),
-    "CutsKeysAt64": lambda scope, key: (scope, key[:64]),  # a short column, and a database that truncates
+    "CutsKeysAt64": lambda scope, key: (scope, key[:64]),  # as in a short column of a database that truncates
     "FoldsKeysToASCII": lambda scope, key: (scope, normalize("NFKD", key).encode("ascii", "ignore").decode()),
     "ReadsKeysAsNumbers": lambda scope, key: (scope, str(float(key)) if key.isdecimal() else key),
     "JoinsScopeAndKey": lambda scope, key: ("", f"{scope}/{key}"),
@@ -57,7 +57,7 @@ CONFUSING = {
 
 
 class ChangesHistory(OwnJournal):
-    """Returns another history than the one it was given: see `HISTORIES`."""
+    """Returns a changed history, as `HISTORIES` describes."""
 
     async def history(self, scope, key):
         return tuple(self.changed(await super().history(scope, key)))
@@ -75,7 +75,7 @@ HISTORIES = {
 
 
 class ComparesKeysAsPatterns(OwnJournal):
-    """It searches with ``LIKE``."""
+    """Searches with ``LIKE``."""
 
     async def read(self, scope, key):
         like = re.compile(re.escape(key).replace("_", ".").replace("%", ".*"))
@@ -89,7 +89,7 @@ class ListsMoreThanTheLimit(OwnJournal):
 
 
 class LimitsBeforeItFilters(OwnJournal):
-    """``recover`` would end at the first page without work."""
+    """With it, ``recover`` ends at the first page without work."""
 
     async def work(self, scope, *, limit, after=""):
         now = await self.now()
@@ -106,7 +106,7 @@ class LimitsBeforeItLooksAtTheScope(OwnJournal):
 
 
 class WorksByAge(OwnJournal):
-    """A key that is older than the last one of a page, but sorted before it, is never listed."""
+    """Skips a key that is due later than the keys of a page, but sorts before the last of them."""
 
     async def work(self, scope, *, limit, after=""):
         found = await super().work(scope, limit=999, after=after)
@@ -114,7 +114,7 @@ class WorksByAge(OwnJournal):
 
 
 class WorksByAgeFromWhereItWas(OwnJournal):
-    """It continues after the last key while that key waits; otherwise it begins again, or ends."""
+    """Continues after the last key while that key is pending; otherwise it starts again, or ends."""
 
     async def work(self, scope, *, limit, after=""):
         found = sorted(await super().work(scope, limit=999), key=lambda one: due_at(one[1]))
@@ -128,7 +128,7 @@ class WorksOnTheFirst100(OwnJournal):
 
 
 class ListsUndosThatAnotherWorkerRuns(OwnJournal):
-    """``recover`` would try to acquire the lease of each of them."""
+    """With it, ``recover`` tries to acquire the lease of each of these undos."""
 
     async def pending_undos(self, scope, *, limit, after=""):
         found = [one for one in self._of(scope) if one[1].pending_undos and one[0] > after]
@@ -144,7 +144,7 @@ class ListsTheFirst100Doubts(OwnJournal):
 
 
 class LeavesTheIntentOutOfLists(OwnJournal):
-    """``recover`` would know nothing to undo."""
+    """With it, ``recover`` does not know what to undo."""
 
     def _of(self, scope):
         return ((key, replace(entry, intent=None)) for key, entry in super()._of(scope))
@@ -204,7 +204,7 @@ class ReadsWithoutALock(OwnJournal):
 
 
 class KnowsNoDualControl(OwnJournal):
-    """It was written before `decide` had the parameter ``four_eyes``."""
+    """Written before `decide` had the parameter ``four_eyes``."""
 
     async def read(self, scope, key):
         return None if key == FOUR_EYES and self._moving else await super().read(scope, key)
@@ -220,7 +220,7 @@ class KnowsNoDualControl(OwnJournal):
 
 
 class ReadsTheRuleTooEarly(OwnJournal):
-    """It reads the rule in another transaction, before the one that writes."""
+    """Reads the rule in an earlier transaction than the one that writes."""
 
     async def move(self, scope, key, move):
         self._rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
@@ -264,7 +264,7 @@ class EncodesTheReplyAgain(OwnJournal):
 
 
 class Loses(OwnJournal):
-    """Returns an entry that has lost something: see `LOSING`."""
+    """Returns an entry without some of its data, as `LOSING` describes."""
 
     async def read(self, scope, key):
         entry = await super().read(scope, key)
@@ -272,7 +272,7 @@ class Loses(OwnJournal):
 
 
 def changed_intent(**changes):
-    """Return a function that changes the intent of an entry, and those of its pending undos."""
+    """Return a function that changes the intents of an entry and of its pending undos."""
 
     def lost(entry):
         undos = [
@@ -309,7 +309,7 @@ LOSING = {
 
 
 class WritesEnds(OwnJournal):
-    """A right journal that stores when a key has ended."""
+    """A correct journal that stores when a key has ended."""
 
     def ended_at(self, before, after, first):
         return after
@@ -347,7 +347,7 @@ class PrunesByTheFirstClaim(WritesEnds):
 
 
 class ListsRefuted(OwnJournal):
-    """A right journal that lists the keys that were ever refuted or resolved, two at a time."""
+    """A correct journal that lists the keys that were ever refuted or resolved, two at a time."""
 
     async def refuted(self, scope, *, after=""):
         return self._listed(scope, "refute", after)
@@ -365,7 +365,7 @@ class ListsRefuted(OwnJournal):
 
 
 class ListsWhatIsStillRefuted(ListsRefuted):
-    """It leaves out a key that was claimed again."""
+    """Omits a key that was claimed again."""
 
     def _is_listed(self, row, scope, key, move):
         return (
@@ -407,7 +407,7 @@ class ListsEveryOrderAsEnded(OwnJournal):
 
 
 class OneByOne(OwnJournal):
-    """A right journal whose transitions are tasks, one at a time."""
+    """A correct journal that runs its transitions as tasks, one at a time."""
 
     def __init__(self, utc, beside=None):
         super().__init__(utc, beside)
@@ -434,7 +434,7 @@ class LosesWaitingTransitions(OneByOne):
 
 
 class WritesTheHistoryAfterwards(OwnJournal):
-    """It writes the history in a second transaction, which a cancelled caller does not begin."""
+    """Writes the history in a second transaction, which a cancelled caller does not begin."""
 
     async def move(self, scope, key, move):
         verdict, told = await asyncio.shield(self._moved(scope, key, move))
@@ -479,7 +479,7 @@ class AnswersBeforeItWrites(OwnJournal):
 
 
 class LocksOnlyItself(OneByOne):
-    """Two journals read at the same time, and both write."""
+    """Two of these journals can read at the same time, and then both write."""
 
     async def read(self, scope, key):
         found = await super().read(scope, key)
@@ -488,7 +488,7 @@ class LocksOnlyItself(OneByOne):
 
 
 class BindsAnIdThatWasFree(OneByOne):
-    """It locks its key, but another key may get the order's id meanwhile."""
+    """Locks its key, but another key may get the order's id in the meantime."""
 
     async def moved(self, scope, key, move):
         self.taken = super()._is_taken(scope, key, move)
@@ -499,7 +499,7 @@ class BindsAnIdThatWasFree(OneByOne):
 
 
 class TrustsItsOwnCache(OwnJournal):
-    """It does not read again what it has written itself."""
+    """Does not read its own writes again."""
 
     def __init__(self, utc, beside=None):
         super().__init__(utc, beside)
@@ -520,7 +520,7 @@ class TrustsItsOwnCache(OwnJournal):
 
 
 RIGHT = [OneByOne, WritesEnds, ListsRefuted]
-"""Bases of wrong journals that keep the contract themselves; `test_journals` has `OwnJournal`."""
+"""Correct bases of wrong journals. `test_journals` tests the other base, `OwnJournal`."""
 
 CHANGED = {
     (Confuses, "place"): CONFUSING,
@@ -551,10 +551,10 @@ OFTEN = (
     TrustsItsOwnCache,
     *(kind for kind in WRONG if kind.__name__ in ("OneScopeForAll", "KeepsNoHistory", "LosesTheCause")),
 )
-"""Those that are tested by default: one or two of each kind."""
+"""The wrong journals that run by default: one or two of each kind."""
 
 COSTLY = ("every_scenario", "lists_are_complete", "random_runs")
-"""Parts of the names of tests that take most of the time, and so run last."""
+"""Parts of the names of slow tests, which run last."""
 
 
 def asked_by(contract, kind):
@@ -562,7 +562,7 @@ def asked_by(contract, kind):
 
     def order(found):
         if issubclass(kind, (Loses, ChangesHistory)) and "every_scenario" in found[0]:
-            return 0  # The first scenarios find a lost field.
+            return 0  # The first scenarios already detect a lost field.
         return 2 if any(part in found[0] for part in COSTLY) else 1
 
     for name, test in sorted(inspect.getmembers(contract, inspect.iscoroutinefunction), key=order):

@@ -1,7 +1,7 @@
-"""The bank: its holds, its files, and its way to find out what became of an order.
+"""The bank: its holds, its files, and its way to find out whether an order exists.
 
-What must survive a process is appended to files, with one system call for each line. A line survives the
-death of its writer. Only a power cut could remove it, and these trials have none, so nothing is flushed.
+Data that must survive a process are appended to files, with one system call for each line. A line survives
+the death of its writer. Only a power cut could remove it, and these trials have none, so nothing is flushed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transfer_async._models.requests import OrderIntent
 
 
 class Book:
-    """A file to which lines are appended."""
+    """A file that is only appended to."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -34,7 +34,7 @@ class Book:
 
 
 def lines(path: Path) -> Iterator[list[str]]:
-    """Yield the words of every line of a book; none if it does not exist."""
+    """Yield the words of each line; none if the file does not exist."""
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
             yield line.split(" ")
@@ -62,7 +62,7 @@ class Bank:
     Args:
         path: the file that records each hold and each release.
         chance: draws the bank's own failures; None for none.
-        come_by: called at its points, where the process may die.
+        come_by: called at points at which the process may be killed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Bank:
 
 
 class Check:
-    """A hook before the hold, which must be undone, too."""
+    """A hook that runs before the hold and must be undone, too."""
 
     name = "check"
 
@@ -116,7 +116,7 @@ class Check:
 
 
 class BackOffice:
-    """Finds the orders of keys in the service's list, which is too long to keep."""
+    """Finds the orders of keys in the service's list, which is too long to keep in memory."""
 
     _ORDER = re.compile(rb'"id":"([^"]+)","poster_username":"([^"]+)"')
 
@@ -138,7 +138,7 @@ class BackOffice:
         return self._found.get(intent.key, NO_ORDER)
 
     async def resolve_some(self, intent: OrderIntent, error: OutcomeUnknown) -> Any:
-        """Do the same for half of the keys; return None for the others."""
+        """Call `resolve` for half of the keys; return None for the others."""
         return await self.resolve(intent, error) if is_known(intent.key) else None
 
     def _look_for(self, keys: set[str]) -> dict[str, str]:
@@ -162,13 +162,13 @@ def is_known(key: str) -> bool:
 
 
 def well() -> dict[str, Any]:
-    """Return the settings of a bank without failures, which can end every doubt."""
+    """Return the settings of a bank that never fails and can end every doubt."""
     place = Place.here()
     return {"hooks": Bank(place.path("bank")).hooks, "resolve": BackOffice(place).resolve}
 
 
 def unwell() -> dict[str, Any]:
-    """Return the settings of a bank with failures, which can end half of all doubts."""
+    """Return the settings of a bank that fails sometimes and can end half of all doubts."""
     place = Place.here()
     hooks = Bank(place.path("bank"), chance=random.Random()).hooks
     return {"hooks": hooks, "resolve": BackOffice(place).resolve_some, "retry": POLICY}

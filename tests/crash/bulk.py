@@ -1,4 +1,4 @@
-"""Bulk: the command that creates a file of orders is killed several times, then run until it ends."""
+"""Bulk: the command that creates a file of orders is killed several times, then runs until it ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _told_once(one: KeyEvidence) -> Faults:
 
 
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, troubles: list[str]) -> int:
-    """Kill as many runs as wanted, then let one end; return the number of kills."""
+    """Kill as many runs as wanted, then let one end. Return the number of kills."""
     chance, until, kills = random.Random(options.seed), time.monotonic() + options.patience, 0
     begin = partial(command, words=_words(options, file, place), fault=options.planted)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")
@@ -89,13 +89,13 @@ def _run_until_done(options: argparse.Namespace, file: Path, place: Place, troub
 
 
 def _has_grown(part: Path, before: tuple[int, int] | None, lines: float) -> bool:
-    """Return whether this run, not the one ``before``, has written so many lines."""
+    """Return whether this run, and not the one ``before``, has written the given number of lines."""
     now = _changed(part)
     return now not in (None, before) and part.read_bytes().count(b"\n") >= lines
 
 
 def _changed(path: Path) -> tuple[int, int] | None:
-    """Return the time of a file's last change and its size; None if it does not exist."""
+    """Return the time of a file's last change, and its size; None if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Decisions: the command that makes the decisions of a file is killed.
+"""Decisions: the command that makes the decisions in a file is killed.
 
-After each kill every row is decided once or not at all. The command is run again until it is not killed. Then
-every row is decided once.
+After each kill, every row has been decided at most once. The command is run until it ends by itself. Then
+every row has been decided exactly once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.support.journalling import claim, doubt, mark, of_key
 from transfer_async import KeyState, SQLiteJournal
 
 DECISIONS = {"resolve": KeyState.CREATED, "refute": KeyState.FREE}
-"""The commands, and the state that each leaves a key in."""
+"""The commands, and the state in which each leaves a key."""
 
 PATIENCE = 60.0
-"""Seconds in which a process must end."""
+"""The timeout of a process, in seconds."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial."""
     chance, report = random.Random(options.seed), Report(f"decisions, seed {options.seed}")
     until = time.monotonic() + options.patience
-    longest = math.inf  # the first run comes to its end, and is measured
+    longest = math.inf  # the first run is not killed, and measures the duration
     while report.counts["kills"] < options.kills and not report.violations:
         if time.monotonic() > until:
             report.violations.append(f"cut short after {options.patience:g} s")
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 def _decided_in_the_end(
     options: argparse.Namespace, where: Path, chance: random.Random, report: Report, *, longest: float
 ) -> float:
-    """Kill the runs of one file until one ends by itself; read every key after each run.
+    """Kill runs for one file until a run ends by itself. Read every key after each run.
 
     Return the seconds that the last run took.
     """
@@ -87,7 +87,7 @@ def _decided_in_the_end(
 
 
 def _asked(work: Callable[[socket.socket], None]) -> list[str]:
-    """Run a function in a child process, because this one must have no threads; return its keys."""
+    """Read the journal in a child process, because this one must not have threads. Return its keys."""
     child = fork(work)
     told = child.hear() or {}
     await_end(child, PATIENCE)
@@ -98,7 +98,7 @@ def _asked(work: Callable[[socket.socket], None]) -> list[str]:
 
 
 def _fill(end: socket.socket, *, rows: int, name: str) -> None:
-    """Make a journal with keys in doubt, and the file of their decisions."""
+    """Create a journal with keys in doubt, and a file of decisions about them."""
     place = Place.here()
 
     async def fill() -> list[str]:
@@ -119,7 +119,7 @@ def _fill(end: socket.socket, *, rows: int, name: str) -> None:
 
 
 def _look(end: socket.socket) -> None:
-    """Send the state of each key, and how many decisions its history has."""
+    """Send each key's state and the number of decisions in its history."""
     place = Place.here()
 
     async def look() -> list[str]:

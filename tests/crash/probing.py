@@ -1,4 +1,4 @@
-"""Probe: the command that sends orders under a cap is killed several times, then run until it ends."""
+"""Probe: the command that sends orders under a cap is killed several times, then runs until it ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from transfer_async.sandbox import (
 
 CAP = 13
 KILLS = 8
-"""Of one journal, before another one is begun."""
+"""The number of kills for each journal."""
 
 FAULTS: dict[Fault, float] = {
     CloseAfterProcessing(): 0.1,
@@ -41,19 +41,19 @@ FAULTS: dict[Fault, float] = {
     Status(429): 0.2,
     StatusAfterProcessing(503): 0.1,
 }
-"""What goes wrong at the service: doubts, and refusals after which a key is free again."""
+"""The faults of the service: doubts, and refusals that free the key."""
 
 NOBODYS = frozenset({"not-json", "empty-object", "no-users", "without-poster_username"})
-"""Orders that do not say whose they are."""
+"""Orders that do not name their round."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options: this trial has none of its own."""
+    """Add no options."""
     assert parser
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
-    """Run one trial, and compare what the service received with the cap and with the journal's count."""
+    """Run one trial. Compare what the service received with the cap and with the journal's count."""
     troubles: list[str] = []
     with service(directory, seed=options.seed, troubles=troubles, faults=FAULTS) as where:
         place = Place(directory=str(directory), journal="", **where)
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     if received.get("None", 0) > sum(name in NOBODYS for names in counted for name in names):
         violations.append(("beyond", f"{received['None']} without a poster were received"))
     in_all, counted_in_all = sum(received.values()), sum(map(len, counted))
-    if in_all > counted_in_all:  # of some the service has read no body
+    if in_all > counted_in_all:  # the service did not read the bodies of some requests
         violations.append(("beyond", f"{in_all} were received, {counted_in_all} counted"))
     rows = [("kills", trial.killed), ("journals", len(trial.rounds))]
     rows += [("orders received", in_all), ("of them unread", received.get(UNREAD, 0))]
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 
 @frozen
 class _Round:
-    """One journal, and the orders that are counted in it: the poster's name says whose they are."""
+    """One journal and its orders. The poster's name identifies the round."""
 
     directory: Path
     number: int
@@ -102,7 +102,7 @@ class _Round:
 
 
 class _Trial:
-    """Rounds, until so many runs have been killed."""
+    """Rounds, until enough runs have been killed."""
 
     def __init__(
         self, options: argparse.Namespace, directory: Path, place: Place, troubles: list[str]
@@ -124,19 +124,19 @@ class _Trial:
         one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
         begin = partial(command, words=_words(one), fault=self._options.planted)
         until = self.killed + min(KILLS, self._options.kills - self.killed)
-        for _ in range(2 * KILLS):  # one that finds a dead run's claim ends by itself
+        for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
             if self.killed < until:
                 is_due = _ChangeCount(one.path("profile"), self._chance.randint(1, 5))
                 self.killed += kill_when(fork(begin), is_due, until=self._until, chance=self._chance)
         last = fork(begin)
         if not await_end(last, self._until - time.monotonic()):
             self._troubles.append("a run did not come to its end")
-        elif last.code not in (0, 1):  # 1: stopped, by an order that went wrong
+        elif last.code not in (0, 1):  # 1: an order that went wrong stopped the run
             self._troubles.append(f"a run ended with {last.code}: {last_words()}")
 
 
 class _ChangeCount:
-    """Whether a file was changed so many times; the command writes its profile after each order."""
+    """Whether a file has changed a given number of times. The command writes its profile after each order."""
 
     def __init__(self, path: Path, changes: int) -> None:
         self._path, self._left = path, changes
@@ -152,7 +152,7 @@ class _ChangeCount:
 
 
 def _counted(one: _Round, base_url: str) -> list[str]:
-    """The names of the orders that the journal says were, or may have been, sent, each as often as it was."""
+    """Return the names of the orders that may have been sent according to the journal, with repetitions."""
 
     async def look() -> list[str]:
         order = new_order(poster_username=one.poster)

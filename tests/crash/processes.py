@@ -1,4 +1,4 @@
-"""Processes that are forked from one with everything imported, and the channel to each of them."""
+"""Processes that are forked after all imports, and the channel to each of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ BROKEN = 70
 """The exit code of a process whose own code failed."""
 
 LAST_WORDS = 30.0
-"""Seconds that a process has to end when it is told to stop."""
+"""Seconds in which a process must end when it is told to stop."""
 
 LOOK_EVERY = 0.01
-"""Seconds between two looks at how far a process has come that is to be killed."""
+"""Seconds between two checks of a process that is to be killed."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -53,8 +53,8 @@ class Child:
     code: int | None = None
 
     def tell(self, **message: Any) -> None:
-        """Send a message; do nothing if the process is dead."""
-        with contextlib.suppress(OSError):  # its end will be noticed
+        """Send a message. Do nothing if the process is dead."""
+        with contextlib.suppress(OSError):  # the harness will notice the end of the process
             self.end.send(json.dumps(message).encode())
 
     def hear(self) -> dict[str, Any] | None:
@@ -62,7 +62,8 @@ class Child:
         while True:
             try:
                 data = self.end.recv(LARGEST)
-            except ConnectionResetError:  # it left messages unread; its own are still there
+            # The process did not read all messages; those that it sent can still be read.
+            except ConnectionResetError:
                 continue
             if not data:
                 self._bury()
@@ -74,7 +75,7 @@ class Child:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process and wait until it has ended."""
         self.send(signal.SIGKILL)
         self._bury()
 
@@ -85,7 +86,7 @@ class Child:
 
 
 def fork(run: Callable[[socket.socket], None]) -> Child:
-    """Run a function in a child process, which dies with this one.
+    """Run a function in a child process, which ends together with this one.
 
     This process must have neither threads nor an event loop.
     """
@@ -99,10 +100,10 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            # If it inherited the channels of other children, their ends would not be noticed.
+            # If a child inherited the channels of other children, their ends would go unnoticed.
             os.closerange(3, theirs.fileno())
             os.closerange(theirs.fileno() + 1, theirs.fileno() + 1000)
-            for name in ("transfer_async", "asyncpg"):  # they log every death at length
+            for name in ("transfer_async", "asyncpg"):  # they log every killed process at length
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
             run(theirs)
             code = 0
@@ -115,14 +116,14 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
 
 
 def listen(children: Collection[Child], seconds: float) -> Iterator[tuple[Child, dict[str, Any] | None]]:
-    """Yield a message of each child that sends one within the time, or None for one that has ended."""
+    """Yield one message of each child that sends one in time, or None for a child that has ended."""
     by_end = {child.end: child for child in children if child.code is None}
     for end in select.select(list(by_end), [], [], max(0.0, seconds))[0]:
         yield by_end[end], by_end[end].hear()
 
 
 def await_end(child: Child, seconds: float) -> bool:
-    """Return whether the process ends within the time; if it does not, kill it."""
+    """Return whether the process ends in time. If it does not, kill it."""
     until = time.monotonic() + seconds
     while child.code is None and time.monotonic() < until:
         for _ in listen([child], until - time.monotonic()):
@@ -133,13 +134,13 @@ def await_end(child: Child, seconds: float) -> bool:
 
 
 def kill_when(child: Child, is_due: Callable[[], bool], *, until: float, chance: random.Random) -> bool:
-    """Kill a process soon after ``is_due`` is true; return whether it was still running.
+    """Kill a process soon after ``is_due`` is true. Return whether it was still running.
 
     Args:
         child: the process.
-        is_due: asked again and again.
+        is_due: called repeatedly.
         until: the time of `time.monotonic` at which it is killed in any case.
-        chance: decides how soon, because a kill may come at any moment.
+        chance: draws the delay, because a kill may happen at any moment.
     """
     while child.code is None and time.monotonic() < until and not is_due():
         list(listen([child], LOOK_EVERY))
@@ -151,7 +152,7 @@ def kill_when(child: Child, is_due: Callable[[], bool], *, until: float, chance:
 
 @contextmanager
 def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str]) -> Iterator[Child]:
-    """Run a process that is never killed; at the end of the block it is told to stop, and must do so."""
+    """Run a process that is never killed. At the end of the block, it is told to stop and must do so."""
     child = fork(run)
     try:
         yield child
@@ -165,7 +166,7 @@ def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str])
 
 def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
     """Run a command of the command line in this process."""
-    from transfer_async._cli.app import app  # with all that a forked process finds imported
+    from transfer_async._cli.app import app  # everything that a forked process finds imported
 
     plant_for_good(fault)
     log = os.open(Place.here().path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -202,5 +203,5 @@ class Channel:
         return json.loads(data) if data else None
 
     def tell(self, **message: Any) -> None:
-        """Send a message, which arrives even if this process dies immediately afterwards."""
+        """Send a message. It arrives even if this process dies immediately afterwards."""
         self._end.send(json.dumps(message).encode())

@@ -1,4 +1,4 @@
-"""The service: a sandbox with faults in its own process, which lists its orders and requests at its end."""
+"""The service: a sandbox with faults in its own process. It writes its orders and requests when it ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from transfer_async.sandbox import Fault, RequestRecord, Sandbox
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 UNREAD = "unread"
-"""Counts the requests whose body the service has not read."""
+"""The key that counts requests whose body was not read."""
 
 
 @contextmanager
 def service(
     directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
 ) -> Iterator[dict[str, str]]:
-    """Run the service, and yield its address; at the end of the block it writes its orders and requests."""
+    """Run the service and yield its address. It writes its orders and requests at the end of the block."""
     serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
     with beside(serve, "the service", troubles) as serving:
         yield serving.hear() or {}
@@ -46,10 +46,10 @@ async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) ->
 
 
 def _whose(request: RequestRecord) -> str:
-    # The connection of a killed client may end before the service has read the request.
+    # The connection of a killed client may end before the service has read its request.
     return key_of(str(request.field_of_body("poster_username"))) if request.body else UNREAD
 
 
 def _is_done(sandbox: Sandbox) -> bool:
-    sandbox.faults.release()  # a stall may yet make an order
+    sandbox.faults.release()  # a stalled request may still create an order
     return all(request.finished for request in sandbox.requests)

@@ -38,7 +38,7 @@ FAULTS: dict[Fault, float] = {
     ResetAfterProcessing(): 0.02,
     StallAfterProcessing(): 0.01,
     StallBeforeProcessing(0.5): 0.01,
-    StallBeforeProcessing(1.0): 0.01,  # the order comes into being after its sender has given up
+    StallBeforeProcessing(1.0): 0.01,  # the order is created after its sender has given up
     Status(422): 0.03,
     Status(429, headers={"Retry-After": "0"}): 0.05,
     Status(503): 0.01,
@@ -46,7 +46,7 @@ FAULTS: dict[Fault, float] = {
     TruncatedBody(): 0.01,
     UnsolicitedReply(): 0.02,
 }
-"""The faults of the service, and their shares of the orders."""
+"""The faults of the service, with the share of orders that each affects."""
 
 _HERE = "KILLS_PLACE"
 
@@ -70,7 +70,7 @@ class Point(enum.StrEnum):
 
 @frozen(kw_only=True)
 class Place:
-    """The addresses and files of a trial; a process reads them from its environment.
+    """The addresses and files of a trial, which processes read from the environment.
 
     Args:
         directory: the directory of all files.
@@ -87,13 +87,13 @@ class Place:
     broker: str = ""
 
     def enter(self) -> None:
-        """Write it to the environment of this process and of its children."""
+        """Store the place in the environment of this process and its children."""
         service = {"TRANSFER_BASE_URL": self.base_url, "TRANSFER_API_TOKEN": self.token}
         os.environ.update(service | {_HERE: json.dumps(asdict(self))})
 
     @classmethod
     def here(cls) -> Place:
-        """Read it from the environment."""
+        """Read the place from the environment."""
         return cls(**json.loads(os.environ[_HERE]))
 
     @property

@@ -1,4 +1,4 @@
-"""Real kills; `python -m tests.crash` runs a trial with any number of them."""
+"""Trials that really kill processes. `python -m tests.crash` runs them with any number of kills."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ def trial(*options: object, patience: int = PATIENCE) -> subprocess.CompletedPro
 
 
 def kept(*options: object) -> str:
-    """Run a trial, check that every promise was kept, and return its table."""
+    """Run a trial. Check that every promise was kept, and return its table."""
     ended = trial(*options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -176,11 +176,11 @@ def test_a_fault_in_the_bulk_command_is_noticed(size: int):
 
 
 def noticed(violation: str, fault: str, *options: object, patience: int = PATIENCE) -> bool:
-    """Return whether trials with ``fault`` planted find the violation, each with another seed.
+    """Return whether trials with the planted ``fault`` report the violation. Each trial has another seed.
 
-    Whether one of a few kills meets a fault is a matter of chance: a log is only lost if another process
-    closes the file in between, for example. Five trials find it almost certainly, and mostly the first does.
-    Each has more time than the one before, because a busy machine may not have killed any process in it.
+    Whether one of a few kills meets a fault is a matter of chance: for example, a log is only lost if another
+    process closes the file in between. Five trials find it almost certainly, and mostly the first does. Each
+    has more time than the previous one, because on a busy machine a trial may end without a kill.
     """
     for number, seed in enumerate(range(4, 9), 1):
         ended = trial(*options, "--planted", fault, "--seed", seed, patience=number * patience)

@@ -31,27 +31,29 @@ from transfer_async.journal.postgres_sql import Session
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
 LONGEST = 0.01
-"""The most seconds after which an upgrade is killed at random."""
+"""The maximum number of seconds after which an upgrade is killed at random."""
 
 STATEMENTS = {"sqlite": 7, "postgres": 19}
-"""One more than an upgrade's transaction has; in PostgreSQL each one counts before and after."""
+"""One more than the number of statements in an upgrade. In PostgreSQL, each counts twice: before and
+after.
+"""
 
 GAVE_UP = "gave up"
 
 PATIENCE = 30.0
-"""Seconds in which an upgrade must end."""
+"""The timeout of an upgrade, in seconds."""
 
 
 @frozen
 class Fate:
-    """When an upgrade is killed: before a statement of its transaction, or some time after its beginning."""
+    """When an upgrade is killed: before a statement of its transaction, or some time after its start."""
 
     statement: int | None
     seconds: float
 
     @classmethod
     def drawn(cls, chance: random.Random, statements: int) -> Fate:
-        """Draw a fate."""
+        """Draw a fate at random."""
         at_random = chance.random() < 0.3
         return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
 
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 
 
 def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fault: str | None) -> None:
-    """Kill upgrades of a journal until one succeeds; check after each of them that the journal is whole."""
+    """Kill upgrades of a journal until one succeeds. Check after each that the journal is complete."""
     before = store.content()
     statements = STATEMENTS["sqlite" if isinstance(store, FileStore) else "postgres"]
     after = evolve(before, version=VERSION, entry_tables=(ENTRY_TABLE,))
@@ -106,7 +108,7 @@ def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fa
         children = [fork(partial(_upgrade, store=store, fate=fate, fault=fault)) for fate in fates]
         ends = [_end_of(child, fate) for child, fate in zip(children, fates, strict=True)]
         report.counts.update(ends)
-        if GAVE_UP in ends and len(ends) == 1:  # of two, each may find that the other is at work
+        if GAVE_UP in ends and len(ends) == 1:  # each of two upgrades may find that the other is running
             report.violations.append(f"nobody was in the way of one that gave up, with {fates}")
         found = store.content()
         if found not in (before, after):
@@ -118,9 +120,9 @@ def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fa
 
 
 def _end_of(child: Child, fate: Fate) -> str:
-    """Wait for the end of a process, or kill it; return how it ended."""
+    """Wait until a process ends, or kill it. Return how it ended."""
     if fate.statement is None:
-        for _ in listen([child], PATIENCE):  # it has begun its transaction, or ended without one
+        for _ in listen([child], PATIENCE):  # the upgrade has begun its transaction, or ended without one
             time.sleep(fate.seconds)
             child.kill()
     elif not await_end(child, PATIENCE):
@@ -139,7 +141,7 @@ def _upgrade(end: socket.socket, *, store: Store, fate: Fate, fault: str | None)
 
 
 class _Watch:
-    """Counts the statements of the transaction, and kills the process before the one of its fate."""
+    """Counts the statements of the transaction and kills the process at the chosen one."""
 
     def __init__(self, end: socket.socket, fate: Fate) -> None:
         self._end, self._left, self._has_begun = end, fate.statement, False
@@ -155,7 +157,7 @@ class _Watch:
 
 
 def _watch(see: Callable[[str], None]) -> None:
-    """Call ``see`` with every statement before it is executed; in PostgreSQL also after it."""
+    """Call ``see`` with every statement before it is executed and, in PostgreSQL, also after it."""
     connect = sqlite3.connect
 
     def watched(*args: Any, **options: Any) -> sqlite3.Connection:

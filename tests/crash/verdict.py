@@ -1,4 +1,4 @@
-"""The comparison of the service, the bank, the journal and the reported outcomes at the end of a trial."""
+"""The comparison of the service, the bank, the journal and the reported outcomes after a trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transfer_async.journal.model import Entry, HistoryEvent
 
 
 IN_THE_END = 60.0
-"""Seconds in which all leases must end and all undos must run; and some more for every key."""
+"""The seconds until all leases have ended and all undos have run, and additional seconds for each key."""
 
 
 @frozen(kw_only=True)
@@ -51,7 +51,7 @@ class KeyEvidence:
     received: int
     orders: Sequence[str]
     told: Sequence[tuple[str, str]]
-    # These are empty if the journal cannot be read:
+    # These fields are empty if the journal cannot be read:
     entry: Entry | None = None
     is_listed: bool = False
     resolved: Entry | None = None
@@ -71,7 +71,7 @@ class KeyEvidence:
 
     @property
     def story(self) -> str:
-        """The key's history and reported outcomes, in short."""
+        """A summary of the key's history and its reported outcomes."""
         moves = (f"{step.move} {step.intent_id[:3]}.{step.epoch}" for step in self.history)
         return f"{', '.join(moves)}; told {', '.join(ended for ended, _ in self.told)}"
 
@@ -112,7 +112,7 @@ class _Books:
 
 
 def gather(place: Place, keys: Sequence[str]) -> Evidence:
-    """Run recoveries until only doubts are left, then gather the evidence about every key."""
+    """Run recoveries until only doubts are left, then collect the evidence about every key."""
     books = _Books(place)
     try:
         found = asyncio.run(_look(place, keys, books))
@@ -164,7 +164,9 @@ async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, d
 async def _at_rest(
     journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None
 ) -> Mapping[str, Entry | None]:
-    """Return each entry when `recover` has nothing left to do but doubts; with ``resolve``, nothing."""
+    """Return each entry when `recover` has nothing left to do except doubts or, with ``resolve``, nothing
+    at all.
+    """
     waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
     settings: dict[str, Any] = {
         "scope": SCOPE,
@@ -188,14 +190,14 @@ async def _at_rest(
             )
             if time.monotonic() > until or not any(left):
                 return entries
-            await asyncio.sleep(LEASE / 4)  # the last leases must end
+            await asyncio.sleep(LEASE / 4)  # until the last leases end
 
 
 # --- what must be true ---------------------------------------------------------------------------
 
 
 TIME_STEP = 0.002
-"""Seconds by which the journal's clock may differ from a worker's on the same machine."""
+"""The maximum difference in seconds between the clocks of the journal and of a worker on the same machine."""
 
 _ENDS = (KeyState.CREATED, KeyState.FREE, KeyState.IN_DOUBT)
 
@@ -222,7 +224,7 @@ def violations(evidence: Evidence, *checks: Callable[[KeyEvidence], Faults]) -> 
 
 
 def of_the_key(one: KeyEvidence) -> Faults:
-    """Check that at most one order exists, and that the journal, the service and the bank agree about it."""
+    """Check that at most one order exists, and that the journal, the service and the bank agree on it."""
     if len(one.orders) > 1:
         yield "duplicate", f"{len(one.orders)} orders exist"
     if one.entry is None or one.entry.state not in _ENDS or one.entry.pending_undos:
@@ -268,13 +270,13 @@ def _against_what_was_told(one: KeyEvidence) -> Faults:
             yield "lost", f"told created as {told_id}, which does not exist"
     if not one.told:
         yield "unended", "no outcome was reported"
-    # Of two concurrent deliveries one may be created, and the other refused and reported last.
+    # With two concurrent deliveries, one may be created, and the other refused but reported last.
     elif one.orders and one.ends <= {"refused", "not_sent"}:
         yield "lost", "only failures were reported, and an order exists"
 
 
 def of_the_marks(one: KeyEvidence) -> Faults:
-    """Check that every request has a mark before it; for trials that record every request."""
+    """Check that every request follows a mark. Only for trials that record every request."""
     if one.received > len(one.sends):
         yield "unmarked", f"{one.received} requests, of which {len(one.sends)} are accounted for"
     for attempt, at in one.sends:
@@ -301,7 +303,7 @@ def of_the_telling(one: KeyEvidence) -> Faults:
 
 
 SHOWN = 10
-"""The most violations that are described."""
+"""The maximum number of violations that are described."""
 
 KINDS = (
     "duplicate",

@@ -1,4 +1,4 @@
-"""A desk for the tests' world: who asks is who a header names, with the roles that the test gives."""
+"""Fixtures for the desk. A header names the user, and the test sets that user's roles."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ from tests.support.bank import World
 
 @pytest.fixture
 async def doubted(world: World) -> World:
-    """A world with a doubt that may be refuted by now."""
+    """Return a world with a doubt that is old enough to be refuted."""
     await world.in_doubt()
     world.time.pass_(600)
     return world
@@ -18,6 +18,6 @@ async def doubted(world: World) -> World:
 
 @pytest.fixture
 async def desk(world: World) -> AsyncIterator[Desk]:
-    """The desk of a client of the world's, mounted under `/bank/desk`."""
+    """Yield the desk of a client of the world, mounted under `/bank/desk`."""
     async with world.client() as client, Desk.of(client) as made:
         yield made

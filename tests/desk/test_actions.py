@@ -1,4 +1,4 @@
-"""What is changed at the desk: once, by who may, and never on the word of a page that is old."""
+"""Actions at the desk: each runs once, only with the required role, and never from an outdated page."""
 
 import asyncio
 
@@ -15,13 +15,13 @@ from transfer_async.journal.transitions import Create, Refute, Resolve
 
 
 async def old_doubt(world: World, key: str = "k") -> None:
-    """A doubt that may be refuted by now."""
+    """Put a key in doubt and wait until it may be refuted."""
     await world.in_doubt(key)
     world.time.pass_(600)
 
 
 def decisions(told: list[str]) -> list[str]:
-    """The moves that ended a doubt."""
+    """Return the transitions that ended a doubt."""
     return [one for one in told if one.startswith(("resolve", "refute", "amend"))]
 
 
@@ -237,7 +237,7 @@ async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
 async def test_a_done_parameter_is_ignored_unless_the_decision_was_made(
     doubted: World, desk: Desk, done: str
 ):
-    """A link said "no order exists" of a key in doubt, and somebody paid again."""
+    """Without this, a link could show "no order exists" for a key in doubt, and the order was paid again."""
     shown = await desk.visitor().key(done=done)
 
     assert 'class="done"' not in shown.html
@@ -252,7 +252,7 @@ async def test_another_operators_decision_is_not_confirmed_as_ones_own(doubted: 
 
 
 async def test_a_decision_is_not_confirmed_as_new_once_the_key_has_changed(doubted: World, desk: Desk):
-    """The hold is released by now, and the key may be in doubt again."""
+    """By now, the hold may be released, or the key may be in doubt again."""
     ada = desk.visitor()
     _, query = where_to(await ada.does("refute", certain="1"))
     await doubted.recover()
@@ -268,7 +268,7 @@ async def test_a_decision_is_not_confirmed_as_new_once_the_key_has_changed(doubt
 async def test_a_recorded_decision_is_not_reported_as_failed(
     doubted: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
-    """Who is told that the journal failed decides again."""
+    """If the page said that the journal failed, the operator would decide again."""
     ada = desk.visitor()
     page = (await ada.key()).page
     read, decided = doubted.journal.read, []
@@ -308,7 +308,7 @@ async def test_an_outdated_page_changes_nothing_and_shows_what_happened(
 
 
 async def test_a_page_of_an_earlier_doubt_is_outdated(world: World, desk: Desk):
-    """The same key, in doubt as before, but of another request."""
+    """The key is in doubt as before, but about another request."""
     await old_doubt(world)
     ada = desk.visitor()
     old = (await ada.key()).page
@@ -346,7 +346,7 @@ async def test_viewing_the_parties_does_not_outdate_a_page(doubted: World, desk:
 
 
 async def test_another_operators_form_is_not_reported_as_a_change_of_the_key(doubted: World, desk: Desk):
-    """Nobody has moved the key: the operator would look for a decision that there is not."""
+    """The key has not changed, so the operator would search for a decision that does not exist."""
     page = (await desk.visitor("ada").key()).page
 
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
@@ -359,14 +359,14 @@ async def test_another_operators_form_is_not_reported_as_a_change_of_the_key(dou
 
 
 async def test_typed_text_is_shown_again_exactly(doubted: World, desk: Desk):
-    """A marked text would be sent as if it had been typed, and the history would keep it."""
+    """Without this, the marks added for display were sent as if typed, and stored in the history."""
     answer = await desk.visitor().does("resolve", order_id="no id", reason="seen ✔\ufe0f by Zoë")
 
     assert answer.page.forms["resolve"]["reason"] == "seen ✔\ufe0f by Zoë"
 
 
 async def test_a_no_break_space_in_a_reason_becomes_a_space(doubted: World, desk: Desk):
-    """Texts that are copied from a statement hold them, and the refusal named no cause."""
+    """Text copied from a statement may contain such spaces, and it was refused without a reason."""
     answer = await desk.visitor().does("resolve", order_id="tx-abc", reason="on\u00a0the\u202fstatement")
     steps = await doubted.journal.history(doubted.scope, "k")
 
@@ -376,7 +376,7 @@ async def test_a_no_break_space_in_a_reason_becomes_a_space(doubted: World, desk
 
 @pytest.mark.parametrize("form", ["find", "resolve", "parties"])
 async def test_a_form_that_is_not_valid_text_is_a_bad_request(doubted: World, desk: Desk, form: str):
-    """A journal that is well was reported as failed."""
+    """Without this, the page reported that the journal failed."""
     ada = desk.visitor()
     headers = {**SAME, "Content-Type": "application/x-www-form-urlencoded; charset=unicode_escape"}
     body = b"key=k&stamp=x&text=\\ud800&reason=\\ud800&order_id=tx-1"

@@ -1,4 +1,4 @@
-"""The audit: who decided what and when, who proposed it, over all keys; by person and day, and as CSV."""
+"""The audit of all keys, by person and day, and as CSV: who proposed and decided what, and when."""
 
 import csv
 import io
@@ -23,14 +23,14 @@ AUCKLAND = ZoneInfo("Pacific/Auckland")
 
 @pytest.fixture
 async def desk(world: World) -> AsyncIterator[Desk]:
-    """A desk with two approved proposals, one of which has a hostile reason, and midnight between them."""
+    """Yield a desk with two approved proposals, made before and after midnight; one has a hostile reason."""
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         ada, ben = made.visitor("ada", [Role.CHANGE]), made.visitor("ben", [Role.APPROVE])
         for key, reason in (("first", "=cmd()"), ("second", "in the export")):
             await world.in_doubt(key)
             await ada.does("resolve", key=key, order_id=f"tx-{key}", reason=reason)
             await ben.does("approve", key=key, reason="asked, too")
-            world.time.pass_(50_000)  # less than a journal in memory keeps a key
+            world.time.pass_(50_000)  # shorter than the time for which a journal in memory keeps a key
         yield made
 
 
@@ -39,7 +39,7 @@ def rows_of(answer: Answer) -> list[dict[str, str]]:
 
 
 async def searched(visitor: Visitor, **fields: str) -> tuple[str, dict[str, Any], Answer]:
-    """Fill in the filter, and follow the redirection."""
+    """Submit the filter and follow the redirect."""
     path, query = where_to(await visitor.post("/audit", fields))
     return path, query, await visitor.get(path, **query)
 
@@ -67,7 +67,7 @@ async def test_lines_are_filtered_by_person_and_no_address_has_the_name(desk: De
 
 
 async def test_an_audit_link_for_a_person_works_in_another_process(world: World, desk: Desk):
-    """A colleague's request may reach another process, or the same one after it was started again."""
+    """A colleague's request may reach another process, or the same one after a restart."""
     _, query, _ = await searched(desk.visitor("eve", []), person="ben")
     async with world.client(four_eyes=True) as client, Desk.of(client) as other:
         eve = other.visitor("eve", [])
@@ -167,7 +167,7 @@ async def test_a_file_that_cannot_be_completed_is_not_taken_for_complete(
 
 
 async def test_each_line_has_the_amount_of_its_own_order(world: World):
-    """The key was refuted and used again, for another amount. The first order is no longer on record."""
+    """The key was refuted and used again for another amount. The first order is no longer recorded."""
     async with world.client() as client, Desk.of(client) as made:
         ada = made.visitor()
         await world.in_doubt()
@@ -219,7 +219,7 @@ async def test_a_journal_without_an_audit_says_so(world: World):
 
 
 async def test_a_decision_that_nobody_proposed_is_not_shown_as_approved(world: World):
-    """Dual control has ended since: one person decides alone, against the proposal that still waits."""
+    """Dual control has been waived: one person decides alone, and not as the pending proposal says."""
     async with world.client() as client, Desk.of(client) as made:
         await world.in_doubt()
         operators = client.operators

@@ -1,4 +1,4 @@
-"""Who sits at the desk, and what they may do."""
+"""Authentication and roles at the desk."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def test_the_who_callback_may_redirect_to_a_sign_in_page(world: World):
 
 @pytest.mark.parametrize("error", [web.HTTPUnauthorized, web.HTTPForbidden, web.HTTPServiceUnavailable])
 async def test_sign_in_headers_raised_by_who_reach_the_browser(world: World, error: Any):
-    """Without ``WWW-Authenticate`` no browser asks for a password, and nobody ever gets in."""
+    """Without ``WWW-Authenticate``, no browser asks for a password, so nobody can sign in."""
 
     def who(request: web.Request) -> Operator:
         answer = error(

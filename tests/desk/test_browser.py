@@ -1,4 +1,4 @@
-"""The whole way in a real browser, by keyboard, with its scripts switched off; and how it looks there."""
+"""The desk in a real browser, used by keyboard and without scripts, and its layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transfer_async.desk import Operator, Role
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 
 AXE = "AXE_CORE"
-"""Names the file `axe.min.js` of the npm package axe-core."""
+"""The environment variable with the path of `axe.min.js` from the npm package axe-core."""
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed")
 
@@ -37,7 +37,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 async def sits_down(browser: Browser, desk: Desk, name: str, *roles: Role) -> Tab:
-    """Somebody opens a browser, with the header that a proxy would give them."""
+    """Open a tab that sends the user header, as a proxy would."""
     desk.visitor(name, roles)
     tab = await browser.tab()
     await tab.ask("Network.setExtraHTTPHeaders", headers={"X-User": name})
@@ -45,7 +45,7 @@ async def sits_down(browser: Browser, desk: Desk, name: str, *roles: Role) -> Ta
 
 
 async def asserts_in_order(tab: Tab) -> None:
-    """What a screen reader needs, and a person with a window of any size."""
+    """Check that the page works with a screen reader and at any window size."""
     tree = await tab.tree()
     roles = [node["role"] for node in tree]
     for landmark in ("banner", "main", "contentinfo", "heading"):
@@ -61,7 +61,7 @@ async def asserts_in_order(tab: Tab) -> None:
 
 @pytest.mark.trial(ci=1, long=1)
 async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser, size: int):
-    """Doubt, proposal, approval, the hold is released, the next key."""
+    """From the doubt to the proposal, the approval, the release of the hold, and the next key."""
     world.bank.reference = "hold-731"
     async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
         for key in ("payment-1", "payment-2"):
@@ -129,7 +129,7 @@ async def test_the_address_that_the_command_prints_admits_one_browser_once(
 
 @pytest.mark.trial(ci=1, long=1)
 async def test_the_back_button_returns_to_the_search_results(world: World, browser: Browser, size: int):
-    """An answer to a form is nothing that a browser goes back to: it shows an error of its own."""
+    """If the results were the response to a form, the browser would show an error instead of them."""
     async with world.client() as client, Desk.of(client) as desk:
         for key in ("payment-1", "payment-2", "other"):
             await world.in_doubt(key)
@@ -156,7 +156,7 @@ async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, b
             ada = await sits_down(browser, desk, "ada", Role.CHANGE)
             await ada.look(width=width)
             await ada.go(f"{desk.base}/key?key={key}")
-            await ada.reach("How do you know?")  # of the order that exists
+            await ada.reach("How do you know?")  # the field belongs to the form for an order that exists
             await ada.write("How do you know?", "the service's support: none")
             await ada.follow("Review: No order exists", role="button")
             await asserts_in_order(ada)
@@ -230,7 +230,7 @@ async def test_a_print_of_several_proposals_has_their_ids_and_results(
 
 
 async def shown_pages(world: World, desk: Desk) -> list[str]:
-    """Addresses of pages that have everything on them."""
+    """Return the addresses of pages that together show every element."""
     await world.in_doubt(HOSTILE)
     await world.in_doubt("a" * 200)
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
@@ -257,7 +257,7 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
 
 
 async def select_all(tab: Tab, desk: Desk) -> None:
-    """Tick every key of the list by keyboard, and go on to the page with the order ids."""
+    """Select every key of the list by keyboard, and open the page for the order ids."""
     await tab.go(f"{desk.base}/")
     while (
         left := await tab.evaluate("document.querySelector('.keys input:not(:checked)')?.ariaLabel")
@@ -355,7 +355,7 @@ async def test_axe_finds_no_accessibility_problem_on_the_sandboxs_page(
 
 @pytest.mark.trial(ci=1, long=1)
 async def test_the_first_waiting_key_is_high_on_the_page(world: World, browser: Browser, size: int):
-    """Operators look at this page all day, and nobody scrolls past sums to the work."""
+    """Operators use this page all day and should not have to scroll past sums."""
     async with world.client(four_eyes=True) as client, Desk.of(client, label="live") as desk:
         await shown_pages(world, desk)
         ada = await sits_down(browser, desk, "ada", *Role)

@@ -1,4 +1,4 @@
-"""Proposals for several keys at once: an order id for each, one reason for all; nothing is decided."""
+"""Proposals for several keys at once: one order id for each, and one reason for all. Nothing is decided."""
 
 from collections.abc import AsyncIterator
 
@@ -37,7 +37,7 @@ async def selected(visitor: Visitor, *keys: str, **more: str) -> Answer:
 
 
 def row(page: Answer, key: str, order_id: str) -> list[tuple[str, str]]:
-    """The fields of one key, with the token of the page."""
+    """Return the form fields of one key, with the page's form token."""
     stamps = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "stamp"]
     keys = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "key"]
     return [("key", key), ("stamp", stamps[keys.index(key)] or ""), ("order_id", order_id)]
@@ -115,7 +115,7 @@ async def test_a_key_that_changed_meanwhile_is_refused_and_the_others_are_propos
 async def test_two_people_propose_for_the_same_key_at_once_and_one_does(
     world: World, desk: Desk, ada: Visitor
 ):
-    """Both pages are current when the journal decides."""
+    """Both pages are up to date when they are sent; the journal accepts only one proposal."""
     ben = desk.visitor("ben", [Role.CHANGE])
     page, other = await selected(ada, "payment-1"), await selected(ben, "payment-1")
 

@@ -1,4 +1,4 @@
-"""A damaged record at the desk: what its page promises is what happens, and no key comes free by mistake."""
+"""Corrupt records at the desk: its pages make no false promise, and no key becomes free by mistake."""
 
 import asyncio
 import sqlite3
@@ -22,7 +22,7 @@ Damage = Callable[..., Awaitable[None]]
 
 @pytest.fixture
 async def stored(world: World, tmp_path: Path) -> AsyncIterator[World]:
-    """A world whose journal is a file, with a doubt that may be refuted by now."""
+    """Yield a world with a journal in a file, and a doubt that is old enough to be refuted."""
     async with SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock) as world.journal.journal:
         await world.in_doubt()
         world.time.pass_(600)
@@ -38,7 +38,7 @@ async def desk(stored: World) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 def damage(tmp_path: Path) -> Damage:
-    """Changes a stored record, as a disk or an older version does."""
+    """Return a function that changes a stored record, as a faulty disk or an older version may."""
 
     def write(change: str, key: str) -> None:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as file, file:
@@ -52,7 +52,7 @@ def damage(tmp_path: Path) -> Damage:
 
 
 async def followed(visitor: Visitor, answer: Answer) -> Answer:
-    """The page to which an answer sends the browser."""
+    """Return the page to which a response redirects."""
     path, query = where_to(answer)
     return await visitor.get(path, **query)
 
@@ -63,7 +63,7 @@ async def followed(visitor: Visitor, answer: Answer) -> Answer:
 async def test_a_damaged_refuted_key_is_not_paid_again_after_its_order_is_confirmed(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The page reported that nothing was changed, and the key was free: a second order was created."""
+    """The page reported that nothing was changed, but the key was free, and a second order was created."""
     await desk.operators_side.refute("k", **SAID)
     await damage()
     ada = desk.visitor()
@@ -83,7 +83,7 @@ async def test_a_damaged_refuted_key_is_not_paid_again_after_its_order_is_confir
 async def test_a_key_whose_state_is_lost_keeps_the_hold_of_a_proposed_order(
     stored: World, desk: Desk, damage: Damage
 ):
-    """A recovery before the approval released the hold, and made the proposal void."""
+    """Without this, a recovery before the approval released the hold and voided the proposal."""
     await desk.operators_side.refute("k", **SAID)
     await desk.operators_side.demand_four_eyes(**SAID)
     await damage("state = 'odd'")
@@ -99,7 +99,7 @@ async def test_a_key_whose_state_is_lost_keeps_the_hold_of_a_proposed_order(
 async def test_a_damaged_key_resolved_in_error_still_releases_its_hold(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The hold that waits for its release would be forgotten, and the customer's money kept for ever."""
+    """Without this, the pending release was forgotten, and the customer's money stayed on hold for ever."""
     await desk.operators_side.refute("k", **SAID)
     await damage()
     ada = desk.visitor()
@@ -115,7 +115,7 @@ async def test_a_damaged_key_resolved_in_error_still_releases_its_hold(
 async def test_the_page_of_a_free_damaged_key_does_not_promise_a_released_hold(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The operator believes that the order is paid from a hold that is long released."""
+    """Without this, the operator believes that the order is paid from a hold that was released long ago."""
     await desk.operators_side.refute("k", **SAID)
     await stored.recover()
     await damage()
@@ -126,7 +126,7 @@ async def test_the_page_of_a_free_damaged_key_does_not_promise_a_released_hold(
 async def test_a_second_order_id_for_a_damaged_key_is_rejected_before_any_write(
     stored: World, desk: Desk, damage: Damage
 ):
-    """ "Nothing was changed" stood on the page while the record had been set aside."""
+    """The page said "Nothing was changed" although the record had been quarantined."""
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage()
     before = await stored.told()
@@ -142,7 +142,7 @@ async def test_a_second_order_id_for_a_damaged_key_is_rejected_before_any_write(
 async def test_a_key_with_an_order_id_is_not_paid_again_despite_a_damaged_state(
     stored: World, desk: Desk, damage: Damage, state: str
 ):
-    """One damaged word of the record, and the order that exists was created a second time."""
+    """Without this, one corrupt word of the record led to a second order."""
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage(f"state = '{state}'")
     with pytest.raises(JournalFailed):
@@ -155,7 +155,7 @@ async def test_a_key_with_an_order_id_is_not_paid_again_despite_a_damaged_state(
 
 
 async def test_a_lost_order_id_can_be_entered_again(stored: World, desk: Desk, damage: Damage):
-    """Nobody could ever end the key, for no id was the one on record."""
+    """Without this, nobody could end the key, because no id matched the lost one."""
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage("order_id = NULL")
 
@@ -181,7 +181,7 @@ async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(
 async def test_a_decision_that_fails_after_a_quarantine_reports_both(
     stored: World, desk: Desk, damage: Damage
 ):
-    """ "Nothing was changed: the key has changed in the meantime" blamed others for this form's own write."""
+    """The message "the key has changed in the meantime" blamed others for this form's own change."""
     await damage(NO_FINGERPRINT.replace("fingerprint", "sent_until"))
 
     answer = await desk.visitor().does("refute", certain="1", undone="1")
@@ -226,7 +226,7 @@ async def test_proposing_the_recorded_order_of_a_corrupt_record_puts_it_into_qua
 async def test_dual_control_never_releases_the_hold_of_an_existing_order(
     stored: World, desk: Desk, damage: Damage, is_refuted: bool
 ):
-    """The hold of an existing order was demanded to be released by hand: it would be paid without one."""
+    """The page asked for a manual release of the hold of an existing order, which must be paid from it."""
     if is_refuted:
         await desk.operators_side.refute("k", **SAID)
     await desk.operators_side.demand_four_eyes(**SAID)
@@ -249,7 +249,7 @@ async def test_dual_control_never_releases_the_hold_of_an_existing_order(
 async def test_under_dual_control_one_person_cannot_free_a_damaged_key(
     stored: World, desk: Desk, damage: Damage
 ):
-    """One person's proposal set the record aside, and the key was free without another's approval."""
+    """One person's proposal quarantined the record and freed the key without an approval."""
     await desk.operators_side.refute("k", **SAID)
     await desk.operators_side.demand_four_eyes(**SAID)
     await damage()
@@ -267,7 +267,7 @@ async def test_under_dual_control_one_person_cannot_free_a_damaged_key(
 
 
 async def test_a_damaged_record_with_a_proposal_can_still_be_ended(stored: World, desk: Desk, damage: Damage):
-    """Approve and Withdraw both failed for ever, and nothing else was offered: the hold was kept for ever."""
+    """Both Approve and Withdraw always failed, so the hold could never be released."""
     await desk.operators_side.demand_four_eyes(**SAID)
     await desk.operators_side.propose("k", Decision.REFUTE, **SAID)
     await damage()
@@ -283,7 +283,7 @@ async def test_a_damaged_record_with_a_proposal_can_still_be_ended(stored: World
 async def test_a_proposal_whose_order_id_does_not_fit_is_shown_and_cannot_be_approved(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The page of the key ended with status 500, so that nobody could withdraw the proposal."""
+    """The key's page failed with status 500, so nobody could withdraw the proposal."""
     await desk.operators_side.demand_four_eyes(**SAID)
     await desk.operators_side.propose("k", Decision.REFUTE, **SAID)
     await damage("body = json_set(body, '$.proposal.order_id', 'tx-odd')")
@@ -302,7 +302,7 @@ async def test_a_proposal_whose_order_id_does_not_fit_is_shown_and_cannot_be_app
 async def test_demanding_dual_control_replaces_a_damaged_rule(
     stored: World, desk: Desk, damage: Damage, change: str
 ):
-    """Nobody could ever waive the rule again, and its page offered to end it like an order."""
+    """Nobody could waive the rule again, and its page offered to end it like an order."""
     await desk.operators_side.demand_four_eyes(**SAID)
     await damage(change, FOUR_EYES)
     shown = await desk.visitor().key(FOUR_EYES)
@@ -326,7 +326,7 @@ async def test_demanding_dual_control_replaces_a_damaged_rule(
 async def test_the_page_asks_for_no_manual_release_of_a_hold_that_recovery_releases(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The page sent the operator to look by hand, and the recovery released the hold a second time."""
+    """The page asked the operator to release the hold, and recovery then released it a second time."""
     await desk.operators_side.refute("k", **SAID)
     await damage()
     ada = desk.visitor()
@@ -344,7 +344,7 @@ async def test_the_page_asks_for_no_manual_release_of_a_hold_that_recovery_relea
 async def test_a_damaged_records_parties_are_not_reported_as_a_journal_failure(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The operator waits for a database that is well, and the doubt stays."""
+    """Without this, the operator waits for a database that works, and the doubt stays."""
     await stored.create(new_order(), key="made")
     await damage(key="made")
     ada = desk.visitor()
@@ -358,7 +358,7 @@ async def test_a_damaged_records_parties_are_not_reported_as_a_journal_failure(
 async def test_an_existing_order_keeps_its_hold_even_if_the_pending_release_is_damaged(
     stored: World, desk: Desk, damage: Damage
 ):
-    """The operator was sent to release the hold of an existing order by hand, before it is paid."""
+    """The page asked for a manual release of the hold of an existing order."""
     await desk.operators_side.refute("k", **SAID)
     await damage("body = replace(body, '\"poster_amount\"', '\"was\"')")
     ada = desk.visitor()

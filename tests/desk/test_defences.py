@@ -1,4 +1,4 @@
-"""Who gets in: every route, by every role, from every page there may be; what an answer forbids others."""
+"""Protection of the desk: every route, role and origin of a request, and the headers of its responses."""
 
 from itertools import chain
 
@@ -28,11 +28,11 @@ ALLOWED = {
     "/watch": [{Role.CHANGE}, {Role.APPROVE}],
     "/unwatch": [{Role.CHANGE}, {Role.APPROVE}],
 }
-"""Every form, and by which roles, each by itself, it may be sent."""
+"""Each form, with the sets of roles that may send it."""
 
 
 def routes_of(made: Desk) -> list[tuple[str, str]]:
-    """Every method and path of the desk."""
+    """Return every method and path of the desk."""
     (mounted,) = made.http.server.app._subapps
     found = {(route.method, route.resource.canonical) for route in mounted.router.routes() if route.resource}
     return sorted((method, path.removeprefix(MOUNT)) for method, path in found if method != "HEAD")
@@ -74,7 +74,8 @@ async def test_each_form_is_accepted_only_from_its_roles(doubted: World, desk: D
 
     for path, allowed in ALLOWED.items():
         for roles in (frozenset(), *({role} for role in Role)):
-            fields["stamp"] = "0.stale"  # whoever may is told that the page is old, and nothing is changed
+            # With a permitted role, the page is reported as outdated, and nothing is changed.
+            fields["stamp"] = "0.stale"
             answer = await desk.visitor("ada", roles).post(path, fields)
 
             assert (answer.status != 403, path, roles) == (roles in allowed, path, roles)
@@ -127,7 +128,9 @@ async def test_behind_a_proxy_the_configured_origin_counts(world: World):
 
 
 async def test_a_same_host_form_is_rejected_if_another_origin_is_configured(world: World):
-    """A proxy may have other pages under the name by which it asks: only the named origin is the desk's."""
+    """A proxy may serve other pages under the host name that it forwards. Only the configured origin is
+    trusted.
+    """
     await world.in_doubt()
     async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
         ada = made.visitor()
@@ -184,7 +187,7 @@ def test_an_invalid_origin_setting_is_rejected(origin: object):
     ],
 )
 def test_an_origin_is_normalized_as_browsers_send_it(origin: str, sent: str):
-    """Every form of the page would be refused: nobody could end a doubt there."""
+    """Without this, every form is refused, and nobody can end a doubt at the desk."""
     assert checked_origin(origin) == sent
 
 

@@ -1,4 +1,4 @@
-"""Where four eyes are demanded, one person proposes at the desk and another approves."""
+"""Dual control at the desk: one person proposes, and another approves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from transfer_async.journal.transitions import Refute
 
 @pytest.fixture
 async def desk(world: World) -> AsyncIterator[Desk]:
-    """A desk of a bank that demands four eyes, and a doubt that may be refuted by now."""
+    """Yield the desk of a bank that requires dual control, with a doubt that is old enough to be refuted."""
     world.bank.reference = "hold-731"
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         await world.in_doubt()
@@ -56,7 +56,8 @@ async def test_each_person_finds_the_proposals_that_wait_for_them(
     await world.in_doubt("other")
     await refutation(ada)
     world.time.pass_(125)
-    both = desk.visitor("Ada", [Role.CHANGE, Role.APPROVE])  # looks like ada, so she cannot approve it
+    # This name looks like ada, so it counts as the proposer's.
+    both = desk.visitor("Ada", [Role.CHANGE, Role.APPROVE])
 
     def keys(answer: Answer) -> set[str]:
         return {link.partition("&")[0] for link in answer.page.links if link.startswith("key?key=")}
@@ -72,7 +73,8 @@ async def test_each_person_finds_the_proposals_that_wait_for_them(
     assert "No key needs attention" not in bens.text
     assert (keys(unproposed), keys(await both.get(proposal="approve"))) == ({"key?key=other"}, set())
     assert "for me to approve" not in adas.text
-    assert keys(await ada.get(proposal="approve")) == {"key?key=k"}  # without the role: every proposal
+    # Ada may not approve, so every proposal is listed.
+    assert keys(await ada.get(proposal="approve")) == {"key?key=k"}
     assert not any("ada" in link for link in [*for_ben.page.links, *adas.page.links])
 
 
@@ -122,7 +124,7 @@ async def test_the_proposer_is_not_offered_approval_and_cannot_approve(world: Wo
     sent = await both.sends(
         shown.page, "withdraw", reason="mine", proposal=shown.page.forms["withdraw"]["proposal"]
     )
-    assert sent.status == 303  # who proposed it may take it back
+    assert sent.status == 303  # the proposer may withdraw the proposal
     await both.does("refute", certain="1")
     shown = await both.key()
     tried = await both.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
@@ -209,7 +211,7 @@ async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(
 
 @pytest.fixture
 async def changing(world: World) -> AsyncIterator[Desk]:
-    """A desk of a bank that demands four eyes in the journal alone, so that they can be waived."""
+    """Yield a desk where only the journal requires dual control, so that it can be waived."""
     async with world.client() as client, Desk.of(client) as made:
         await world.in_doubt()
         world.time.pass_(600)
@@ -234,7 +236,7 @@ WRONG_ID_FORMS = [("amend", {"order_id": "tx-right"}), ("takeback", {})]
 async def test_a_proposal_form_never_decides_alone(
     world: World, changing: Desk, form: str, fields: dict[str, str]
 ):
-    """Who pressed "Propose" relied on a second person, and the hold was released without one."""
+    """A person who pressed "Propose" relied on a second person, but the hold was released at once."""
     if (form, fields) in WRONG_ID_FORMS:
         await changing.operators_side.resolve("k", order_id="tx-wrong", by="zoe", reason="seen")
     await demand(changing)
@@ -286,7 +288,7 @@ async def test_a_demand_between_reading_and_writing_blocks_a_single_decision(wor
 async def test_the_second_of_two_simultaneous_approvals_shows_who_was_first(
     world: World, desk: Desk, ada: Visitor, form: str, fields: dict[str, str]
 ):
-    """Both were told "Approved", and the history has one of the names."""
+    """Both saw "Approved", but the history has only one of the names."""
     await ada.does(form, **fields)
     people = [desk.visitor(name, [Role.APPROVE]) for name in ("ben", "cleo")]
     pages = [(await one.key()).page for one in people]

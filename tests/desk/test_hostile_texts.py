@@ -1,4 +1,4 @@
-"""Keys, names, reasons and receipts may be any text: on a page they are words, and no more."""
+"""Keys, names, reasons and receipts can be any text. A page shows them only as text."""
 
 import re
 from html.parser import HTMLParser
@@ -73,11 +73,11 @@ async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: st
 
 
 TURNING = "\u202e71\u2066-\u05e9\u05dc\u05d5\u05dd\u0000\u001b[2J\u200b\u3164 7"
-"""Text that turns round what is beside it, text that is not seen, and text that steers a terminal."""
+"""Characters that reverse adjacent text, are invisible, or control a terminal."""
 
 
 class Inline(HTMLParser):
-    """The text outside every ``bdi``, and the raw text of a page."""
+    """Collects the raw text of a page, and the text outside every ``bdi`` element."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Inline(HTMLParser):
 
 
 async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World, desk: Desk):
-    """An operator would release another amount than the one that is shown."""
+    """Without this, an operator releases another amount than the one shown."""
     world.bank.reference = TURNING
     await world.in_doubt()
     await world.in_doubt("held", held="bank " + TURNING.replace("\0\x1b", ""))
@@ -119,7 +119,7 @@ async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World
     ]
 
     for answer in pages:
-        shown = re.sub(r' value="[^"]*"', "", answer.html)  # a field holds what was typed, and isolates it
+        shown = re.sub(r' value="[^"]*"', "", answer.html)  # a field contains and isolates the typed text
         assert all(one.isprintable() or one == "\n" for one in shown)
         assert "\u05e9" not in Inline(answer.html).outside
     assert "[U+202E]71[U+2066]-\u05e9\u05dc\u05d5\u05dd[U+0000][U+001B][2J[U+200B][U+3164] 7" in pages[1].text

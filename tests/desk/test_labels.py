@@ -1,4 +1,4 @@
-"""What the desk says in words."""
+"""The labels that the desk shows."""
 
 import math
 from datetime import UTC, datetime
@@ -28,7 +28,8 @@ def line(move: str, reason: str | None = None) -> HistoryEvent:
 
 def test_every_transition_in_the_history_has_a_label():
     assert {transitions.Refute, Claim} < kinds_of_moves()
-    names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
+    # This transition adds no line to the history.
+    names = {kind.name for kind in kinds_of_moves()} - {"attend"}
 
     assert {name for name in names if views.did(line(name))[0] == name} == set()
 

@@ -1,4 +1,4 @@
-"""What an operator does first about a doubt, and the links to the bank's own look-up."""
+"""The suggested first steps for a doubt, and the links to the bank's own search."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def links(answer: Answer) -> list[str]:
-    """The links that lead to another site."""
+    """Return the links to other sites."""
     return [link for link in answer.page.links if "://" in link]
 
 

@@ -1,4 +1,4 @@
-"""Notes without a decision, and who is looking at a key: both are shown, and change nothing."""
+"""Notes, and markers of who is looking at a key. Both are shown and change nothing else."""
 
 import pytest
 
@@ -20,7 +20,7 @@ async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk
     assert "Saved: your note is in the history." in done.text
     assert "a note was written by ada the service calls back at four" in done.text
     assert (after.state, after.version, after.proposal) == (KeyState.IN_DOUBT, before.version, None)
-    assert (await ben.sends(page, "note", reason="thanks")).status == 303  # its page is still current
+    assert (await ben.sends(page, "note", reason="thanks")).status == 303  # ben's page is still up to date
 
 
 async def test_the_latest_note_stands_above_the_actions(doubted: World, desk: Desk):
@@ -93,7 +93,7 @@ async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted
 
 
 async def test_changing_a_key_clears_who_is_looking_at_it(world: World):
-    """Who looked has not seen the change."""
+    """Those who were looking at the key have not seen the change."""
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         await world.in_doubt()
         ada = made.visitor("ada", [Role.CHANGE])

@@ -1,4 +1,4 @@
-"""What waits, kept at hand: read in the background, a page at a time, and no more of it than a list shows."""
+"""The cache of pending keys: it is read in the background, in pages, and contains only what a list shows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ORDERS = [new_order(poster_amount=f"{n * 155025}.00", matcher_amount=f"{n * 100}
 
 
 def view(number: int) -> KeyView:
-    """A key in doubt."""
+    """Return the view of a key in doubt."""
     key = f"payment-{number:06}"
     intent = OrderIntent(id=key, key=key, order=ORDERS[number % len(ORDERS)])
     entry = Entry(
@@ -62,12 +62,12 @@ def view(number: int) -> KeyView:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reading is waited for however slow the machine is; who waits for none says so."""
+    """Make readings wait even on a slow machine. Tests that need a short timeout set their own."""
     monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 60.0)
 
 
 class Many:
-    """The operators' side of a journal with so many keys in doubt; it counts how often it is asked."""
+    """The operators' side of a journal with ``number`` keys in doubt. It counts its calls."""
 
     def __init__(self, number: int) -> None:
         self.views = [view(n) for n in range(number)]
@@ -85,7 +85,7 @@ class Many:
         return tuple(self.views[begin : begin + limit])
 
     async def asked(self, times: int) -> None:
-        """Return once it was asked so often."""
+        """Wait until the journal has been read this number of times."""
         while len(self.pages) < times:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -94,7 +94,7 @@ class Many:
 
 
 class Calls:
-    """Counts the calls of Python functions, and of those that are written in C."""
+    """Counts the calls of Python functions and of C functions."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -115,7 +115,7 @@ def board_of(many: Many, time: Time | None = None) -> PendingKeysCache:
 
 
 def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
-    """The list's page, without a server around it."""
+    """Return the page of the list, rendered without a server."""
     choice = Choice.of(wanted, snapshot)
     page = listing(snapshot, choice)
     given = {
@@ -142,12 +142,14 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
 
 @pytest.mark.trial(short=5_000, ci=100_000, long=100_000)
 async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: int):
-    """Each choice is made once, by a few calls a key; each further page of it costs what fifty lines cost."""
+    """Filtering and sorting happen once, with few calls. Each further page costs the same as a list of
+    fifty.
+    """
     few, many = await board_of(Many(100)).shown(), board_of(Many(size))
     snapshot = await many.shown()
-    while not snapshot.is_complete:  # it is read in the background
+    while not snapshot.is_complete:  # the journal is read in the background
         snapshot = await many.shown()
-    shown_page(few), shown_page(few, page="2")  # whatever is done once is done
+    shown_page(few), shown_page(few, page="2")  # warm-up for what is done only once
 
     with Calls() as of_few:
         shown_page(few, page="2")
@@ -163,7 +165,7 @@ async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: in
 
     assert f"Page {size // 100:,} of {size // 50:,}, {size:,} keys" in html
     assert later.number <= of_few.number * 1.5
-    assert first.number <= of_few.number * 2 + 100  # not a call a key: sorting is C's
+    assert first.number <= of_few.number * 2 + 100  # sorting runs in C, so there is no call for each key
     assert filtered.number <= of_few.number * 2 + 100
     assert following.number < 200
 
@@ -220,7 +222,7 @@ async def test_a_small_journal_is_read_again_for_each_request():
 async def test_a_list_that_is_minutes_old_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Who comes back after lunch would work through doubts that others have ended."""
+    """An operator who returns after lunch would work through doubts that others have ended."""
     many, time = Many(1_200), Time()
     made = board_of(many, time)
     await made.shown()
@@ -246,7 +248,7 @@ async def test_the_list_shows_its_age():
 async def test_an_old_reading_failure_is_not_shown_to_a_later_visitor(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The journal is back for an hour, and the first look says that it cannot be reached."""
+    """Without this, the page shows a failure although the journal has worked again for an hour."""
     many, gate = Many(3), asyncio.Semaphore(0)
     made = board_of(many)
     monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
@@ -299,7 +301,7 @@ async def test_reading_a_journal_that_does_not_answer_times_out_and_is_retried(
 
 
 async def test_a_decision_changes_one_row_without_reading_the_journal_again():
-    """At 6,000 keys the page after each decision took a second."""
+    """Without this, the page after each decision took a second at 6,000 keys."""
     many = Many(6_000)
     made = board_of(many)
     whole = await made.shown()
@@ -373,7 +375,7 @@ async def test_decisions_leave_the_lists_and_sums_as_a_new_reading_would(monkeyp
     for choice in CHOICES:
         assert choice in changed.chosen
         made, read = (pending_keys._chosen(snapshot, choice) for snapshot in (changed, fresh))
-        assert Counter(made) == Counter(read), choice  # rows that are equal in the order may change places
+        assert Counter(made) == Counter(read), choice  # rows with equal sort values may appear in any order
         in_order = [[(row.currency, choice.value(row)) for row in rows] for rows in (made, read)]
         if choice.sort != "amount":
             in_order = [[value for _, value in rows] for rows in in_order]
@@ -394,7 +396,8 @@ async def test_a_decision_in_a_large_list_looks_at_few_rows():
     assert following is listed[place + 1]
     assert pending_keys._chosen(changed, choice) == [*listed[:place], *listed[place + 1 :]]
     assert row not in changed.rows
-    elsewhere = snapshot.changed(row.key, None, since=row.since - 1)  # used again for another order since
+    # The key has been used again for another order.
+    elsewhere = snapshot.changed(row.key, None, since=row.since - 1)
     assert row not in elsewhere.rows
 
 
@@ -634,7 +637,7 @@ async def test_the_next_key_is_the_next_oldest_one(snapshot: PendingKeysSnapshot
 
 
 async def sent(response: web.Response) -> bytes:
-    """Return the body of a response that is sent in parts."""
+    """Return the body of a response that is sent in chunks."""
     return await response.body.as_bytes()  # type: ignore[union-attr] # an async payload
 
 

@@ -1,4 +1,4 @@
-"""The recipes of the page: who is let in by a proxy's headers, and by a session."""
+"""The examples in the documentation: access by a proxy's headers, and by a session."""
 
 from types import ModuleType
 

@@ -1,4 +1,4 @@
-"""The second step of a decision that nobody can undo: it is shown once more, and confirmed by typing."""
+"""The review of decisions that cannot be undone: they are shown once more, and confirmed by typing."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from transfer_async.journal import Unread
 
 
 async def reviewed(visitor: Visitor, *, form: str = "refute", key: str = "k", **fields: str) -> Answer:
-    """Send the first form of a decision, and return what the page answers."""
+    """Send the first form of a decision. Return the page of the response."""
     given = (await visitor.key(key)).page.forms[form]
     return await visitor.post(f"/{form}", {**given, "reason": "asked the service", **fields})
 

@@ -1,4 +1,4 @@
-"""The desks of two processes on one SQLite journal: two people propose for the same keys at once."""
+"""Desks in two processes with one SQLite journal: two people propose for the same keys at once."""
 
 import asyncio
 import csv
@@ -22,7 +22,7 @@ PEOPLE = ("ada", "ben")
 
 
 class Colleague:
-    """An operator with a browser, at the desk of one of the processes."""
+    """An operator with a browser who uses the desk of one process."""
 
     def __init__(self, name: str, http: ClientSession, base: str) -> None:
         self.name, self._http, self._base = name, http, base
@@ -40,7 +40,7 @@ class Colleague:
             return response.status, Page(await response.text())
 
     async def selected(self, keys: list[str]) -> list[tuple[str, str]]:
-        """Select keys in the list, and return the form with an order id for each key."""
+        """Select keys in the list. Return the form with an order id for each key."""
         _, page = await self.post("select", [("key", key) for key in keys])
         hidden = [tag for name, tag in page.tags if name == "input" and tag.get("name") in ("key", "stamp")]
         form = [(tag["name"] or "", tag["value"] or "") for tag in hidden]
@@ -50,7 +50,7 @@ class Colleague:
 
 
 def refused(page: Page) -> set[str]:
-    """Return the keys of which the page says that they were not proposed."""
+    """Return the keys that the page lists as not proposed."""
     said = re.sub(r"\S+ : the order exists, \S+", "", page.text.partition("Propose that the orders")[2])
     return {key for key in KEYS if key in said}
 
@@ -59,7 +59,7 @@ def refused(page: Page) -> set[str]:
 async def test_two_processes_propose_for_the_same_keys_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each key gets one proposal. Each person reads which of the proposals are not theirs."""
+    """Each key gets one proposal. Each person sees which proposals were made by the other."""
     path = tmp_path / "journal.db"
     async with (
         world_in_a_file(path, monkeypatch, clock=Clock()) as world,
@@ -105,7 +105,7 @@ async def _assert_one_proposal_for_each_key(
         assert (claimed in page.text) is bool(lost and made)
         assert page.text.count("Proposed: ") == bool(lost and made)
 
-    for audit in audits:  # each process shows what both did
+    for audit in audits:  # each process shows the proposals of both
         lines = list(csv.DictReader(audit.lstrip("\ufeff").splitlines()))
         assert {line["key"]: (line["by"], line["order id"]) for line in lines} == {
             key: (by, f"tx-{by}-{key}") for key, by in winners.items()

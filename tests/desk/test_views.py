@@ -1,4 +1,4 @@
-"""What is looked at: what waits, one key, and who pays whom."""
+"""The pages that show pending keys, one key, and the parties of an order."""
 
 import asyncio
 import re
@@ -108,11 +108,12 @@ async def test_every_page_shows_its_scope(world: World, desk: Desk):
 
     for shown in pages:
         assert f"Scope {world.scope} " in shown.text
-    assert world.scope not in (await desk.asked("GET", "/")).text  # nobody is told who is not known
+    # A visitor who is not signed in sees no scope.
+    assert world.scope not in (await desk.asked("GET", "/")).text
 
 
 async def test_a_page_of_a_wrong_scope_does_not_show_an_empty_list(world: World):
-    """With a wrong address 43 doubts would look like none: nobody would ever end them."""
+    """Without this, a wrong address shows an empty list instead of 43 doubts, and nobody ends them."""
     await world.in_doubt()
     async with world.client(scope="elsewhere") as client, Desk.of(client) as made:
         ada = made.visitor()
@@ -137,7 +138,7 @@ async def test_keys_that_a_dead_worker_abandoned_are_listed(world: World, desk: 
 async def test_the_reasons_of_a_key_do_not_contradict_each_other(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
-    """A later call is in doubt, while an undo of an earlier call is pending."""
+    """A later call is in doubt while an undo of an earlier call is pending."""
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
@@ -166,7 +167,7 @@ async def test_a_key_that_a_worker_is_processing_is_not_called_abandoned(world: 
 
 
 async def test_a_lease_that_ends_too_late_hides_no_key(world: World, desk: Desk):
-    """A worker whose clock was wrong has died. Its key would not be listed for years."""
+    """Without this, the key of a dead worker with a wrong clock is not listed for years."""
     await world.crash(transitions.Create)
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     dead = entries[world.scope, "k"]
@@ -233,7 +234,7 @@ def test_an_unknown_zone_is_refused(zone: Any):
 
 
 async def test_every_page_says_when_it_was_made(world: World, desk: Desk):
-    """A print must show of which moment it is."""
+    """A printed page must show its time."""
     await world.in_doubt()
     ada = desk.visitor()
 
@@ -242,7 +243,7 @@ async def test_every_page_says_when_it_was_made(world: World, desk: Desk):
 
 
 async def test_a_page_in_the_banks_application_offers_no_sign_out(desk: Desk):
-    """Its sessions are the bank's own."""
+    """The application that contains the desk manages its own sessions."""
     ada = desk.visitor()
 
     assert "sign-out" not in (await ada.get()).page.forms
@@ -287,7 +288,7 @@ async def test_a_live_page_keeps_refreshing_while_the_journal_is_unreachable(wor
 @pytest.mark.parametrize(
     ("query", "column", "direction"),
     [
-        ({}, "Age ↓", "descending"),  # the oldest first
+        ({}, "Age ↓", "descending"),  # oldest first
         ({"turned": "1"}, "Age ↑", "ascending"),
         ({"sort": "amount"}, "Amount ↓", "descending"),
         ({"sort": "key"}, "Key ↑", "ascending"),
@@ -350,7 +351,7 @@ async def test_pending_keys_are_found_by_a_part_of_their_names(world: World, des
 
 
 async def test_a_pending_key_is_found_by_each_of_its_ids_and_by_its_amount(world: World, desk: Desk):
-    """An operator has a letter of the service, a bank statement or a log line, and not the key."""
+    """An operator may have a letter from the service, a bank statement or a log line, but not the key."""
     world.bank.reference = "Hold-731"
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     doubt = await world.fails(UnreadableOrder)
@@ -399,7 +400,7 @@ async def test_a_search_with_many_results_keeps_the_oldest_within_the_address_li
 async def test_no_key_is_reported_missing_while_the_journal_is_still_being_read(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
-    """The operator is told that no such key waits, and pays the order again."""
+    """Without this, the operator reads that no such key is pending, and pays the order again."""
     monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     await world.in_doubt("payment-1")
     gate, work = asyncio.Event(), world.journal.work
@@ -419,7 +420,7 @@ async def test_no_key_is_reported_missing_while_the_journal_is_still_being_read(
 
 
 async def test_search_results_still_link_keys_that_have_ended_since(world: World, desk: Desk):
-    """Who goes back to what was found is told that no such key exists, and looks for it elsewhere."""
+    """Without this, an operator who returns to search results reads that the key does not exist."""
     for key in ("payment-1", "payment-2"):
         await world.in_doubt(key)
     ada = desk.visitor()
@@ -463,7 +464,7 @@ async def test_only_the_end_of_a_long_history_is_shown(
 
 
 async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: World, desk: Desk):
-    """A curious colleague would hide that ada took the order's id back."""
+    """Without this, repeated look-ups could hide ada's decision to remove the order id."""
     await world.in_doubt()
     ada = desk.visitor()
     await ada.does("resolve", order_id="tx-wrong")
@@ -537,7 +538,9 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
 
 
 async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):
-    """The operator waits for a release that never comes, and the customer's money stays on hold."""
+    """Without this, the operator waits for a release that never comes, and the customer's money stays on
+    hold.
+    """
     await world.in_doubt(held="bank-7")
     await world.in_doubt("placed")
     await world.in_doubt("unreadable")

@@ -1,4 +1,4 @@
-"""A desk that is served, and browsers without a browser: they keep to the forms that a page has."""
+"""A served desk, and visitors who use only the forms and links of its pages, without a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_ROLE = frozenset(Role)
 
 @define
 class Answer:
-    """An answer, and its page."""
+    """A response and its parsed page."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class Answer:
 
 
 class Visitor:
-    """Somebody with a browser."""
+    """A user of the desk."""
 
     def __init__(self, desk: Desk, name: str) -> None:
         self.desk, self.name = desk, name
@@ -53,7 +53,7 @@ class Visitor:
         return await self.desk.asked("POST", path, who=self.name, data=fields, headers=headers)
 
     async def sends(self, page: Page, form: str, *, headers: Any = SAME, **fields: str) -> Answer:
-        """Fill in a form of a page, and send it; if a review follows, confirm it by the key."""
+        """Fill in and send a form of a page. If a review follows, confirm it by typing the key."""
         answer = await self.post(f"/{form}", {**page.forms[form], **fields}, headers=headers)
         review = answer.page.forms.get(form, {})
         if answer.status != 200 or "typed" not in review:
@@ -61,12 +61,12 @@ class Visitor:
         return await self.post(f"/{form}", {**review, "typed": review["key"]}, headers=headers)
 
     async def does(self, form: str, *, key: str = "k", **fields: str) -> Answer:
-        """Open the page of a key, and send a form of it."""
+        """Open the page of a key and send one of its forms."""
         return await self.sends((await self.key(key)).page, form, **{"reason": "seen", **fields})
 
 
 class Desk:
-    """A desk that is served."""
+    """A desk that is being served."""
 
     def __init__(self, http: TestClient[Any, Any]) -> None:
         self.http = http
@@ -87,7 +87,7 @@ class Desk:
             yield made
 
     def visitor(self, name: str = "ada", roles: Any = EVERY_ROLE) -> Visitor:
-        """Somebody who may do this."""
+        """Return a visitor with these roles."""
         self.operators[name] = Operator(name, roles)
         return Visitor(self, name)
 
@@ -102,7 +102,9 @@ class Desk:
 
 
 def where_to(answer: Answer, *, every: bool = False) -> tuple[str, dict[str, Any]]:
-    """Where a redirection leads: the path within the desk, and its query; ``every`` value, or the first."""
+    """Return the path and the query of a redirect within the desk. With ``every``, each query value is a
+    list.
+    """
     assert answer.status == 303, answer.text
     parts = urlsplit(urljoin(f"{MOUNT}/here", answer.headers["Location"]))
     assert parts.path.startswith(MOUNT)

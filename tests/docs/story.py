@@ -49,7 +49,7 @@ _OTHERS = {"opentelemetry-sdk", "pip", "pytest", "pytest-asyncio"}
 
 @frozen
 class Block:
-    """A fenced block of a page; ``before`` is the text since the block before it."""
+    """A fenced block of a page. ``before`` is the text between the previous block and this one."""
 
     kind: str
     text: str = field(repr=False)
@@ -74,7 +74,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
-    """Yield the commands of a block, each with its output, or None if that is not shown."""
+    """Yield the commands of a block, each with its expected output, or None if the page shows none."""
     if block.kind == "sh":
         lines = block.text.replace("\\\n", " ").splitlines()
         yield from ((line, None) for line in lines if line.strip())
@@ -113,7 +113,7 @@ class Story:
         self._not_yet_run: dict[str, str] = {}
 
     def play(self, page: Path) -> None:
-        """Run all blocks of a page. An error names the line of the page."""
+        """Run all blocks of a page. An error names the line on the page."""
         last: Block | None = None
         for block in blocks_of(page):
             try:
@@ -217,7 +217,7 @@ class Story:
             return ""
         for word in words[1:]:
             self._not_yet_run.pop(word, None)
-        if words[1].startswith("tests/"):  # these tests run anyway
+        if words[1].startswith("tests/"):  # these tests already run anyway
             assert (ROOT / words[1]).exists(), f"there is no {words[1]}"
             return ""
         return run_pytest(self._where, *words[1:])[1]
@@ -226,7 +226,7 @@ class Story:
         match words[1]:
             case "sandbox":
                 return self._sandbox(words)
-            case "demo" | "worker" | "probe":  # each has tests of its own
+            case "demo" | "worker" | "probe":  # each has its own tests
                 self._check_options(words)
                 return ""
         return self._command_line(words)

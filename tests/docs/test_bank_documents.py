@@ -1,4 +1,6 @@
-"""The documents for banks refer only to existing files, tests, Python versions and a licence."""
+"""The documents for banks refer only to existing files and tests, and to supported versions and the
+licence.
+"""
 
 import re
 import tomllib

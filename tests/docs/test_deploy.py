@@ -1,4 +1,4 @@
-"""The deployment files and the lock files: each name in them exists. No container is run here."""
+"""The deployment files and the lock files contain only existing names. No container is run here."""
 
 import re
 import tomllib
@@ -30,7 +30,9 @@ LOCKS = {
 
 
 def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the options that ``transfer-async`` reads from a command and its environment, without a run."""
+    """Return the options that ``transfer-async`` reads from its arguments and environment, without running
+    it.
+    """
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
@@ -48,7 +50,7 @@ def test_a_service_of_compose_has_a_valid_command(name: str, monkeypatch: pytest
 
     assert [
         value for value in environment.values() if value not in options.values()
-    ] == []  # each variable is read
+    ] == []  # each variable is used
     assert {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}[name] in options.values()
 
 
@@ -98,7 +100,8 @@ def test_each_name_that_the_page_tells_an_operator_to_type_exists(monkeypatch: p
     assert wanted == {(secret, name) for name in re.findall(r"--from-literal=(\w+)=", values)}
     assert f"port-forward POD {given['port']}:{given['port']}" in text
     assert f"app={DEPLOYMENT['metadata']['labels']['app']}" in text
-    assert exported == set(re.findall(r"\$\{(\w+):\?", str(COMPOSE)))  # those without which it does not start
+    # The command does not start without these.
+    assert exported == set(re.findall(r"\$\{(\w+):\?", str(COMPOSE)))
     assert {f"docs/deploy/{path.name}" for path in DEPLOY.iterdir()} == {
         *re.findall(r"^\| `(docs/deploy/[\w.]+)`", text, re.MULTILINE),
         "docs/deploy/README.md",
@@ -136,7 +139,7 @@ def test_containers_have_no_rights_and_write_nothing() -> None:
     assert WORKER["securityContext"]["readOnlyRootFilesystem"]
     assert POD["securityContext"]["runAsNonRoot"]
     assert f"USER {POD['securityContext']['runAsUser']}:" in DOCKERFILE
-    assert POD["terminationGracePeriodSeconds"] > 40  # as docs/workers.md asks for
+    assert POD["terminationGracePeriodSeconds"] > 40  # as docs/workers.md requires
     assert OURS["worker"]["stop_grace_period"] == "45s"
 
 
@@ -190,7 +193,8 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
     for item in wanted:
         (version,) = locked[item.name].specifier
         assert item.specifier.contains(version.version), item
-        # Without its extras, a line does not pin them. pip would take the newest version, without a hash.
+        # Without its extras, a line does not pin them, and pip would install the newest version without a
+        # hash.
         assert item.extras <= locked[item.name].extras, item
     assert text.count("==") <= text.count("--hash=sha256:")
 
@@ -201,7 +205,7 @@ def test_a_lock_file_names_no_address(file: str) -> None:
 
 
 def test_a_release_is_published_without_a_password() -> None:
-    """The workflow itself cannot run here."""
+    """The workflow itself cannot run in a test."""
     text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
     jobs = yaml.safe_load(text)["jobs"]
 

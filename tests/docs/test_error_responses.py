@@ -1,4 +1,4 @@
-"""The middleware and the exception handler of the page on outcomes respond correctly."""
+"""The middleware and the exception handler on the page about outcomes return the right responses."""
 
 from __future__ import annotations
 

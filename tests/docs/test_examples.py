@@ -1,4 +1,4 @@
-"""The examples of docs/examples run with correct results, and their tests fail for a bank that pays twice."""
+"""The examples in docs/examples work, and their tests fail for a bank that pays twice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Load = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Load a module of an example as ``python DIRECTORY`` does, and unload its imports after the test."""
+    """Load a module of an example as ``python DIRECTORY`` does. Unload its imports after the test."""
     before = set(sys.modules)
 
     def load(example: str, module: str) -> ModuleType:
@@ -96,7 +96,7 @@ ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
 
 
 async def test_a_service_sends_no_order_for_an_invalid_request(service: ModuleType, tmp_path: Path) -> None:
-    """Without a key, a repeated request would pay again."""
+    """Without a key, a repeated request pays again."""
     async with at_service(service, tmp_path) as (sandbox, session):
         for headers, body, statuses in ODD_PAYMENTS:
             typed = headers | {"Content-Type": "application/json"}
@@ -130,7 +130,7 @@ async def at_service(
 
 
 def test_both_services_have_the_same_shared_files() -> None:
-    """Each directory is complete, so that it can be copied."""
+    """Each directory must be complete, so that it can be copied."""
     for name in ("bank.py", "callers.py"):
         assert len({(EXAMPLES / service / name).read_text(encoding="utf-8") for service in SERVICES}) == 1
     assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (

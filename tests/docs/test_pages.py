@@ -36,7 +36,7 @@ JOURNAL = "payments.journal"
 
 @pytest.fixture(scope="module")
 def sandbox_elsewhere() -> Iterator[Sandbox]:
-    """A sandbox in a thread, for examples with their own event loop."""
+    """Start a sandbox in a thread, for examples with their own event loop."""
     with RunningSandbox() as sandbox:
         yield sandbox
 
@@ -45,7 +45,7 @@ def sandbox_elsewhere() -> Iterator[Sandbox]:
 def story(
     sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blockbuster: BlockBuster
 ) -> Iterator[Story]:
-    """A `Story` with an empty directory, the bank of the tutorial, and a running sandbox."""
+    """Return a `Story` with an empty directory, the tutorial's bank, and a running sandbox."""
     looked_for = blockbuster.functions["os.getcwd"]
     looked_for.deactivate()  # the code of the pages uses relative paths
     environment = {
@@ -53,7 +53,7 @@ def story(
         "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
     }
     for name, value in {**environment, "TRANSFER_JOURNAL": ""}.items():
-        monkeypatch.setenv(name, value)  # reset at the end, also if the story changes them
+        monkeypatch.setenv(name, value)  # restored at the end, even if the story changes them
     monkeypatch.delenv("TRANSFER_JOURNAL")
     monkeypatch.chdir(tmp_path)
     story = Story(tmp_path, _Environment(monkeypatch))
@@ -95,7 +95,7 @@ BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {
     "operations.md": _an_operators_day,
     "upgrading.md": _an_operators_day,
 }
-"""What must be set up before a page, besides the bank of the tutorial."""
+"""The set-up that a page needs in addition to the tutorial's bank."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

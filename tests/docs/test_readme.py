@@ -75,7 +75,7 @@ def named_in_tables(page: Path) -> set[str]:
 
 @each("page", PAGES)
 def test_every_link_has_an_existing_target(page: Path) -> None:
-    """The site's build does not check the README, nor links as GitHub shows them."""
+    """The build of the site checks neither the README nor the links as GitHub shows them."""
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, heading = link.partition("#")

@@ -1,4 +1,4 @@
-"""The diagrams and lists of the site match the code. `.ci/run` checks that the site builds."""
+"""The site's diagrams and lists match the code. `.ci/run` checks that the site builds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_module() -> None:
 
     assert public - {"transfer_async.integrations.faststream.broker"} <= set(
         listed()
-    )  # what faststream offers of it
+    )  # only what faststream exports here
     assert set(listed()) == set(load("_reference").PUBLIC)
 
 
@@ -148,7 +148,7 @@ def test_every_import_points_down_in_the_diagram_of_layers(drawings: ModuleType)
     assert all(f">{box}</text>" in picture for box in layer_of)
     assert picture.count('class="way"') == len(direct)
     shown = {box: {to for start, to in direct if start == box} for box in graph}
-    for box in graph:  # An arrow is left out only if other arrows lead to the same box.
+    for box in graph:  # an arrow may be omitted only if other arrows lead to the same box
         assert drawings.reach(graph, box) == drawings.reach(shown, box)
 
 
@@ -165,7 +165,7 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
         assert f">{state}</text>" in picture
 
 
-@pytest.mark.trial(ci=1, long=1)  # it runs the whole demo
+@pytest.mark.trial(ci=1, long=1)  # it runs the complete demo
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
@@ -176,5 +176,5 @@ def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
 
 
 def without_blanks(text: str) -> str:
-    """Remove all blanks, because a picture has special ones."""
+    """Remove all white space, because a picture contains special blanks."""
     return "".join(text.split())

@@ -1,4 +1,4 @@
-"""The command line in processes of its own: output, signals and exit codes."""
+"""The command line in separate processes: output, signals and exit codes."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signa
     assert re.fullmatch(r"[0-9:]{8} GET '/api/api/v1/user/who-am-i' -> 200, fault -", log.decode().strip())
 
 
-@ONLY_IN_TRIALS  # tests/_cli/test_launcher.py resolves one in another process, too
+@ONLY_IN_TRIALS  # tests/_cli/test_launcher.py also resolves one in another process
 async def test_an_operator_resolves_a_doubt_of_another_process(tmp_path: Path):
     path = str(tmp_path / "journal.db")
     async with Sandbox() as sandbox, SQLiteJournal(path) as journal:

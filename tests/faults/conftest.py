@@ -1,4 +1,4 @@
-"""What the tests of failures share."""
+"""Fixtures for the tests of failures."""
 
 import pytest
 
@@ -19,16 +19,16 @@ def bank() -> Bank:
 
 @pytest.fixture(autouse=True)
 def http_path(http_path: str) -> str:
-    """Every failure is tried on both paths: see `pytest_itemcollected`."""
+    """Run every test with both HTTP paths; see `pytest_itemcollected`."""
     return http_path
 
 
 LONG = ("test_failure_table", "test_stale_connections", "test_bounded_reading", "test_evidence")
-"""The modules that take long. By default they use only the path of the tested versions."""
+"""The slow modules. By default, they use only the path of the tested versions of aiohttp."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave the other path to the trials in the long modules; the short ones try both by default."""
+    """In slow modules, run the other path only in trials. Fast modules use both paths by default."""
     path = item.callspec.params.get("http_path") if hasattr(item, "callspec") else None
     if path == "session" and item.path.stem in LONG:
         item.add_marker(ONLY_IN_TRIALS)

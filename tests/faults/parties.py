@@ -1,4 +1,4 @@
-"""The parties of every failure: a bank that remembers, its customer's funds, certificates."""
+"""The parties in a failure test: a bank that records events, its customer's funds, and certificates."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ KEY = "payment-8731"
 
 @define(kw_only=True)
 class Certificates:
-    """TLS settings that fit each other, and some that do not.
+    """TLS settings that fit together, and some that do not.
 
     Attributes:
         client: trusts the authority.
-        known_client: does too, and has a certificate of its own.
-        server: has a good certificate.
-        other_server: has one for another host.
-        old_server: has one that has expired.
-        strict_server: asks for the client's certificate.
+        known_client: trusts the authority and has its own certificate.
+        server: has a valid certificate.
+        other_server: has a certificate for another host.
+        old_server: has an expired certificate.
+        strict_server: requires a certificate of the client.
     """
 
     client: ssl.SSLContext
@@ -42,7 +42,7 @@ class Certificates:
 
 
 def make_certificates() -> Certificates:
-    """All of them; reads and writes files, so never within a loop."""
+    """Create all settings. Reads and writes files, so it must not run in an event loop."""
     authority = trustme.CA()
 
     def client() -> ssl.SSLContext:
@@ -71,23 +71,23 @@ def make_certificates() -> Certificates:
 
 @define
 class Funds:
-    """The bank's holds: what was placed, what was released, and how often."""
+    """The bank's holds: which were placed and released, and how often."""
 
     placed: list[str] = field(factory=list)
     released: list[tuple[str, str | None]] = field(factory=list)
 
     async def place(self, intent: Any) -> str:
-        """Hold what the intent needs."""
+        """Place a hold for the intent."""
         self.placed.append(intent.id)
         return f"hold-{len(self.placed)}"
 
     async def release(self, intent: Any, receipt: str | None) -> None:
-        """Let it go."""
+        """Release the hold."""
         self.released.append((intent.id, receipt))
 
     @property
     def state(self) -> str:
-        """``kept``, ``released`` (once, with its receipt), or whatever is wrong with it."""
+        """``kept``, ``released`` (exactly once, with its receipt), or a description of the mistake."""
         if len(self.placed) != 1:
             return f"placed {len(self.placed)} times"
         if not self.released:
@@ -99,7 +99,7 @@ class Funds:
 
 @define
 class Bank:
-    """One bank with one client: what it sent, what it heard, and what became of its customer's funds."""
+    """A bank with one client, which records the requests, the events and its customer's funds."""
 
     funds: Funds = field(factory=Funds)
     pauses: list[float] = field(factory=list)
@@ -107,11 +107,11 @@ class Bank:
     journal: MemoryJournal = field(factory=MemoryJournal)
 
     async def sleep(self, seconds: float) -> None:
-        """A pause between attempts takes no time, and is remembered."""
+        """Record a pause between attempts, without waiting."""
         self.pauses.append(seconds)
 
     def client(self, url: str, **settings: Any) -> TransferClient:
-        """A client with a hold hook."""
+        """Return a client with a hold hook."""
         settings.setdefault("token", "secret-token")
         settings.setdefault("clock", Clock(sleep=self.sleep, chance=lambda: 0.0))
         return TransferClient(
@@ -125,18 +125,18 @@ class Bank:
     async def try_order(
         self, url: str, *, order: NewOrder | None = None, deadline: datetime | None = None, **settings: Any
     ) -> TransferError:
-        """Send one order with a client of its own; the error it ends in."""
+        """Send one order with a new client. Return the resulting error."""
         async with self.client(url, **settings) as client:
             with pytest.raises(TransferError) as caught:
                 await client.create_order(order or samples.new_order(), key=KEY, deadline=deadline)
         return caught.value
 
     async def send_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> Order:
-        """Send one order with a client of its own; the order it ends in."""
+        """Send one order with a new client. Return the created order."""
         async with self.client(url, **settings) as client:
             return await client.create_order(order or samples.new_order(), key=KEY)
 
     async def state(self, url: str) -> str:
-        """Where the key stands in the journal."""
+        """Return the state of the key in the journal."""
         entry = await self.journal.read(url, KEY)
         return "unheard of" if entry is None else entry.state.value

@@ -1,7 +1,7 @@
-"""A client in a process of its own, to see how much memory an answer costs it; run by `test_bounded_reading`.
+"""A client in its own process that measures the memory used by one response, for `test_bounded_reading`.
 
-Takes the service's address, ``order`` or ``read``, the limit in bytes, and the path (``exchange`` or
-``session``); prints JSON.
+Arguments: the service's address, ``order`` or ``read``, the limit in bytes, and the path (``exchange`` or
+``session``). It prints JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATUS = Path("/proc/self/status")
 
 
 def kilobytes(name: str) -> int:
-    """A figure of this process's memory."""
+    """Return a memory figure of this process, in kilobytes."""
     line = next(
         line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}:")
     )
@@ -29,7 +29,7 @@ def kilobytes(name: str) -> int:
 
 
 async def main(url: str, what: str, limit: int) -> dict[str, Any]:
-    """One call, and what it cost at its peak."""
+    """Make one call, and print its peak memory."""
     async with TransferClient(
         url, "token", max_response_bytes=limit, retry=RetryPolicy(attempts=1)
     ) as client:

@@ -1,4 +1,4 @@
-"""A TCP relay that loses connections, bytes and time at random points of a stream, in both directions."""
+"""A TCP relay that loses connections, bytes and time at random points, in both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS = ("close", "reset", "lose the rest", "delay")
 class Relay:
     """Relays connections to ``port``.
 
-    Each direction of a connection has at most one fault, in a random part that arrives.
+    Each direction of a connection has at most one fault, in a random chunk of data.
 
     Attributes:
         faults: how often each fault happened, by its name.
@@ -75,7 +75,7 @@ class Relay:
     async def _fail(
         self, fault: str, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: Any
     ) -> bytes:
-        """Make ``fault`` happen in ``data``, often before its first byte, and return what still arrives."""
+        """Apply ``fault`` to ``data``, often before its first byte. Return the bytes that still arrive."""
         cut = self._random.choice((0, self._random.randrange(len(data))))
         self.faults[fault] += 1
         writer.write(data[:cut])

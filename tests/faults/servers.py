@@ -1,7 +1,7 @@
-"""Servers that fail on purpose: real sockets on loopback, scripted per connection, and they keep count.
+"""Servers that fail on purpose: real loopback sockets that follow a script, and record what they receive.
 
-A script is an async function of a `Connection`. It reads as much as it likes, sends any bytes, and
-closes or resets; what it leaves open is closed when it returns.
+A script is an async function that takes a `Connection`. It reads and sends any bytes, and may close or reset
+the connection. When the script returns, the connection is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _order_numbers = itertools.count(1)
 
 @frozen(kw_only=True)
 class Received:
-    """One request that arrived whole, body and all."""
+    """One request that arrived completely, with its body."""
 
     method: str
     path: str
@@ -42,12 +42,12 @@ class Received:
 
     @property
     def order(self) -> dict[str, Any]:
-        """The order in its body, every amount exact."""
+        """The order in the body, with exact amounts."""
         return json.loads(self.body, parse_float=Decimal)
 
 
 class Connection:
-    """One connection, from the server's side."""
+    """The server's side of one connection."""
 
     def __init__(
         self, server: Server, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -58,7 +58,7 @@ class Connection:
         self.writer = writer
 
     async def head(self) -> Received | None:
-        """The next request's head; None once the client has closed."""
+        """Return the head of the next request; None if the client has closed."""
         try:
             raw = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -71,7 +71,7 @@ class Connection:
         return head
 
     async def request(self) -> Received | None:
-        """The next whole request, which then counts; None if the client closes before its end."""
+        """Read and record the next complete request. Return None if the client closes before its end."""
         head = await self.head()
         if head is None:
             return None
@@ -87,26 +87,26 @@ class Connection:
         return whole
 
     def send(self, data: bytes) -> None:
-        """Write ``data``; what fits leaves at once."""
+        """Write ``data``. If there is room in the buffers, it is sent at once."""
         self.writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the client keeps up."""
+        """Wait until the client has read enough."""
         await self.writer.drain()
 
     def close(self) -> None:
-        """End the connection in order: FIN, after all that was sent."""
+        """Close the connection normally (FIN), after all data were sent."""
         self.writer.close()
 
     def reset(self) -> None:
-        """Break the connection: RST."""
+        """Abort the connection (RST)."""
         sock = self.writer.get_extra_info("socket")
         if sock is not None and sock.fileno() != -1:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def bytes_waiting(self) -> None:
-        """Wait until the client has written something, without reading it; reading must be paused."""
+        """Wait until the client has sent something, without reading it. Reading must be paused."""
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         twin = self.writer.get_extra_info("socket").dup()
@@ -118,12 +118,12 @@ class Connection:
             twin.close()
 
     async def gone_after_request(self) -> None:
-        """A script: read one whole request, and never answer."""
+        """A script that reads one complete request and never responds."""
         await self.request()
         await self.gone()
 
     async def gone(self) -> None:
-        """Wait until the client has closed, reading on and throwing away."""
+        """Read and discard data until the client has closed."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(1 << 16):
                 pass
@@ -133,11 +133,11 @@ class Server:
     """A server on a free port of 127.0.0.1.
 
     Attributes:
-        accepted: how many connections it took.
-        requests: what arrived whole, body and all.
-        heads: whose head arrived.
+        accepted: the number of accepted connections.
+        requests: the requests that arrived completely.
+        heads: the requests whose head arrived.
         open: the connections that are open now.
-        got_request: set whenever a whole request has arrived.
+        got_request: set whenever a complete request has arrived.
     """
 
     def __init__(self, script: Script, *, tls: ssl.SSLContext | None = None, reading: bool = True) -> None:
@@ -156,12 +156,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The base address; by name where a certificate must fit."""
+        """The base URL, with a host name if the server uses TLS."""
         return f"https://localhost:{self.port}" if self._tls else f"http://127.0.0.1:{self.port}"
 
     @property
     def count(self) -> Counter[str]:
-        """How many whole requests came from each poster."""
+        """The number of complete requests from each poster."""
         return Counter(request.order["poster_username"] for request in self.requests)
 
     async def start(self) -> None:
@@ -186,7 +186,7 @@ class Server:
         try:
             await self._script(connection)
         except ConnectionError:
-            pass  # a client may go whenever it likes
+            pass  # a client may close the connection at any time
         except Exception as error:  # noqa: BLE001 - a script's own mistake fails its test
             self.failure = error
         finally:
@@ -194,7 +194,7 @@ class Server:
             connection.close()
 
     async def idle(self) -> None:
-        """Wait until every connection has ended, and all that came on it is read."""
+        """Wait until every connection has ended and all data have been read."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), self._loop))
 
     async def _idle(self) -> None:
@@ -202,10 +202,10 @@ class Server:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """End every connection, and listen no more."""
+        """Close every connection and stop listening."""
         assert self._server is not None
         await stop_serving(self._server, self._tasks)
-        await asyncio.sleep(0)  # in which closed transports take their leave
+        await asyncio.sleep(0)  # closed transports need two turns of the loop
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -215,7 +215,7 @@ class Server:
 async def serving(
     script: Script, *, tls: ssl.SSLContext | None = None, reading: bool = True
 ) -> AsyncIterator[Server]:
-    """A `Server` on this loop."""
+    """Run a `Server` on the current loop."""
     server = Server(script, tls=tls, reading=reading)
     await server.start()
     try:
@@ -226,7 +226,7 @@ async def serving(
 
 @asynccontextmanager
 async def serving_beside(script: Script, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    """A `Server` on a loop and a thread of its own, for what happens while ours is busy."""
+    """Run a `Server` on its own loop in a thread, for tests that block the current loop."""
     loop = asyncio.new_event_loop()
     server = Server(script, tls=tls)
     thread = threading.Thread(target=loop.run_forever)
@@ -244,7 +244,7 @@ async def serving_beside(script: Script, *, tls: ssl.SSLContext | None = None) -
 
 
 async def until(fact: Callable[[], object]) -> None:
-    """Wait, turn by turn of the loop, until ``fact`` is true."""
+    """Poll once per loop turn until ``fact`` is true."""
     while not fact():  # noqa: ASYNC110 - whatever it is about, nobody tells of it
         await asyncio.sleep(0)
 
@@ -253,30 +253,30 @@ async def until(fact: Callable[[], object]) -> None:
 
 
 def http(status: int, body: bytes = b"", *, headers: dict[str, str] | None = None) -> bytes:
-    """A whole answer with its length."""
+    """Return a complete response with its length."""
     return head(status, {"Content-Length": str(len(body)), **(headers or {})}) + body
 
 
 def head(status: int, headers: dict[str, str] | None = None) -> bytes:
-    """An answer's head."""
+    """Return the head of a response."""
     told = {"Content-Type": "application/json", **(headers or {})}
     lines = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in told.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def long_header(size: int) -> bytes:
-    """An answer with a header of that many bytes."""
+    """Return a response with a header of this many bytes."""
     return http(200, b"{}", headers={"X-Long": "x" * size})
 
 
 def chunked(*chunks: bytes, end: bool = True) -> bytes:
-    """A body in chunks; without its ``end`` it is cut."""
+    """Return a chunked body. Without ``end``, it is truncated."""
     pieces = [b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks]
     return b"".join([*pieces, b"0\r\n\r\n" if end else b""])
 
 
 def order_body(request: Received, **changes: Any) -> bytes:
-    """The order that ``request`` asks for, as the service would record it: about 8 KB."""
+    """Return the order that ``request`` asks for, as the service would record it: about 8 KB."""
     sent = request.order
     number = next(_order_numbers)
     answer = samples.order_json(id=f"tx-{number:012d}", poster_payment_purpose="p" * 500)
@@ -290,18 +290,18 @@ def order_body(request: Received, **changes: Any) -> bytes:
 
 
 def order_reply(request: Received, *, status: int = 200, **headers: str) -> bytes:
-    """A whole, good answer to ``request``."""
+    """Return a complete, correct response to ``request``."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return http(status, order_body(request), headers=named)
 
 
 def foreign_reply() -> bytes:
-    """An order that somebody else asked for."""
+    """Return a response with an order that another client requested."""
     return http(200, samples.encode(samples.order_json(seed=99, id="tx-FOREIGN")))
 
 
 async def answers(connection: Connection) -> None:
-    """A service that works: an order for each create-order, the account for anything else."""
+    """A script that works: it returns an order for each create-order request, else the account."""
     while request := await connection.request():
         if request.method == "POST":
             connection.send(order_reply(request))
@@ -310,7 +310,7 @@ async def answers(connection: Connection) -> None:
 
 
 def replies(*sent: bytes) -> Script:
-    """Reads one whole request on each connection, and gives the next of these answers to it."""
+    """Return a script that answers each request with the next response, and repeats the last one."""
     left = list(sent)
 
     async def script(connection: Connection) -> None:
@@ -321,7 +321,7 @@ def replies(*sent: bytes) -> Script:
 
 
 def then_closes(*sent: bytes) -> Script:
-    """Reads one whole request, sends these bytes, and closes."""
+    """Return a script that reads one complete request, sends these bytes, and closes."""
 
     async def script(connection: Connection) -> None:
         if await connection.request():

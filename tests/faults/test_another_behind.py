@@ -1,4 +1,6 @@
-"""A no that is not ours comes first on a connection, and our own answer, an order, right behind it."""
+"""A refusal that belongs to another request arrives first, and our own response, an order, directly behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ Check = Callable[[Bank], Awaitable[None]]
 
 
 def answered(*behind: Callable[[Received], bytes]) -> Script:
-    """The first order is created; after any later request comes what ``behind`` says, each in one piece."""
+    """Return a script that creates the first order, and answers each later request with all of ``behind``
+    at once.
+    """
 
     async def script(connection: Connection) -> None:
         first = await connection.request()
@@ -42,7 +46,7 @@ def answered(*behind: Callable[[Received], bytes]) -> Script:
 
 
 async def second_order(bank: Bank, server: Server, **settings: Any) -> TransferError:
-    """Create an order, then another on the same connection; the error of that."""
+    """Create two orders on the same connection. Return the error of the second."""
     async with bank.client(server.url, **settings) as client:
         await client.create_order(samples.new_order(), key="first")
         with pytest.raises(TransferError) as caught:
@@ -61,7 +65,9 @@ def is_in_doubt(bank: Bank, server: Server, error: TransferError) -> None:
 
 
 async def in_one_piece(bank: Bank) -> None:
-    """The bank would pay twice after a 429, and release the hold of an order that exists after a 422."""
+    """Without this, the bank pays twice after a 429, and releases the hold of an existing order after a
+    422.
+    """
     for no in (*REFUSALS.values(), UNAUTHORIZED):
         party = Bank()
         async with serving(answered(lambda _, no=no: no, order_reply)) as server:
@@ -69,13 +75,13 @@ async def in_one_piece(bank: Bank) -> None:
 
 
 async def only_begun(bank: Bank) -> None:
-    """Of our answer no more than its first line has come: aiohttp keeps it to itself."""
+    """Only part of our response's first line has arrived, so aiohttp keeps it in its parser."""
     async with serving(answered(lambda _: REFUSALS[422] + b"HTTP/1.1 200 O")) as server:
         is_in_doubt(bank, server, await second_order(bank, server))
 
 
 async def in_the_socket(bank: Bank) -> None:
-    """The loop was busy: our answer waits where aiohttp has not looked yet."""
+    """The loop was busy, so our response waits in the socket, where aiohttp has not read yet."""
     look = ConnectionState.is_alone
     with pytest.MonkeyPatch.context() as patch:
         async with serving(answered(lambda _: REFUSALS[422])) as server:
@@ -89,7 +95,7 @@ async def in_the_socket(bank: Bank) -> None:
 
 
 async def in_the_pause(bank: Bank) -> None:
-    """Our answer comes while the client waits to send the order once more."""
+    """Our response arrives while the client waits before it sends the order again."""
     async with serving(answered(lambda _: REFUSALS[429])) as server:
 
         async def meanwhile(_: float) -> None:
@@ -106,7 +112,7 @@ async def in_the_pause(bank: Bank) -> None:
 
 
 async def in_a_pause_too_long(bank: Bank) -> None:
-    """Our answer comes while the client waits, and after that it is too late to send the order once more."""
+    """Our response arrives during a pause after which it is too late to send the order again."""
     now = [0.0]
     async with serving(answered(lambda _: REFUSALS[429])) as server:
 
@@ -120,7 +126,7 @@ async def in_a_pause_too_long(bank: Bank) -> None:
 
 
 async def before_the_question(bank: Bank) -> None:
-    """The refusal came although not one byte of the request had arrived: it cannot be the answer to it."""
+    """The refusal arrived before any byte of the request was sent, so it cannot be the response to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_guard, "_unacknowledged", lambda _: 100_000)
         async with serving(answered(lambda _: REFUSALS[422])) as server:
@@ -207,7 +213,7 @@ async def test_a_refusal_followed_by_another_response_is_a_doubt_over_tls(
 async def test_a_refusal_counts_if_the_server_closes_after_it(
     bank: Bank, certificates: Certificates, tls: bool, headers: dict[str, str]
 ):
-    """Otherwise every refusal of such a service would be a doubt, and every hold kept."""
+    """Without this, every refusal of such a service is a doubt, and every hold is kept."""
 
     async def script(connection: Connection) -> None:
         await connection.request()
@@ -231,7 +237,7 @@ async def test_line_ends_after_a_refusal_are_not_a_response(bank: Bank):
 async def test_a_refusal_checked_while_the_client_closes_is_a_doubt(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
-    """Otherwise the hold of an order that was sent would be released."""
+    """Without this, the hold of an order that was sent is released."""
     looking = asyncio.Event()
 
     async def look(_: ConnectionState, *, whole: bool) -> bool:
@@ -255,7 +261,7 @@ async def test_a_refusal_checked_while_the_client_closes_is_a_doubt(
 
 
 def accounts(first: bytes) -> Script:
-    """On the first connection each answer after the first has ``first`` before it."""
+    """Return a script whose first connection sends ``first`` before every response except the first."""
 
     async def script(connection: Connection) -> None:
         while request := await connection.request():
@@ -270,7 +276,7 @@ def accounts(first: bytes) -> Script:
     "first", [REFUSALS[401], REFUSALS[422], http(200, b'{"id": "usr-FOREIGN"}')], ids=["401", "422", "200"]
 )
 async def test_a_read_is_retried_on_another_connection(bank: Bank, first: bytes):
-    """A beneficiary would be checked against somebody else's account."""
+    """Without this, a beneficiary is checked against somebody else's account."""
     async with serving(accounts(first)) as server, bank.client(server.url) as client:
         await client.who_am_i()
         user = await client.who_am_i()
@@ -280,7 +286,7 @@ async def test_a_read_is_retried_on_another_connection(bank: Bank, first: bytes)
 
 
 async def test_a_read_uses_another_connection_after_a_503(bank: Bank):
-    """Who says 503 may have a proxy before it whose own answer comes later."""
+    """A 503 may come from a proxy, and the service's own response may follow later."""
 
     async def script(connection: Connection) -> None:
         while await connection.request():
@@ -307,7 +313,7 @@ async def test_a_request_that_may_not_be_sent_twice_is_unknown(bank: Bank, statu
 
 
 async def test_the_next_order_tries_no_connection_left_by_a_mass_outage(bank: Bank):
-    """The next order would try 64 of them and never be sent, although the service is well again."""
+    """Without this, the next order tries 64 of them and is never sent, although the service works again."""
     together = asyncio.Barrier(100)
 
     async def script(connection: Connection) -> None:
@@ -329,7 +335,7 @@ async def test_the_next_order_tries_no_connection_left_by_a_mass_outage(bank: Ba
 
 
 async def test_distrust_does_not_close_a_connection_that_carries_another_order():
-    """Its order would go into doubt for no reason of its own."""
+    """Without this, the other order goes into doubt without a fault of its own."""
     protocol = _Protocol()
     first, second = ConnectionState(), ConnectionState()
     first.take(None, protocol)
@@ -360,7 +366,7 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
     ):
         ours.setblocking(False)
         with suppress(BlockingIOError):
-            while True:  # nobody reads: at last nothing more is taken
+            while True:  # nothing reads, so at some point no more data are accepted
                 ours.send(bytes(1 << 16))
 
         assert write_guard._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0

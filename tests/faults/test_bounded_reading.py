@@ -1,4 +1,4 @@
-"""An answer of any size costs a bounded amount of memory, and an answer of any slowness bounded time."""
+"""A response of any size needs a bounded amount of memory, and a response of any speed a bounded time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MEGABYTE = 1 << 20
 HUGE = 300 * MEGABYTE
 START = b'{"id": "tx-huge", "padding": "'
 
-needs_proc = pytest.mark.skipif(  # only Linux keeps the peak there
+needs_proc = pytest.mark.skipif(  # only Linux records the peak there
     not Path("/proc/self/clear_refs").exists(), reason="the peak of a process's memory is read from /proc"
 )
 
 
 async def cost(url: str, what: str, http_path: str, *, limit: int) -> dict[str, Any]:
-    """What a call costs a client in a process of its own."""
+    """Return what one call costs a client, measured in a separate process."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.faults.reader", url, what, str(limit), http_path),
@@ -47,7 +47,7 @@ async def cost(url: str, what: str, http_path: str, *, limit: int) -> dict[str, 
 
 
 def endless(status: int, *, size: int = HUGE) -> Script:
-    """Answers with ``size`` bytes of body, plain."""
+    """Return a script that responds with ``size`` uncompressed bytes of body."""
 
     async def script(connection: Connection) -> None:
         await connection.request()
@@ -60,7 +60,7 @@ def endless(status: int, *, size: int = HUGE) -> Script:
 
 
 def bomb(wbits: int, *, size: int = HUGE) -> bytes:
-    """A body of ``size`` bytes that takes a thousandth of them on the wire."""
+    """Return a body of ``size`` bytes that is a thousand times smaller when compressed."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     first = packer.compress(START.ljust(MEGABYTE, b"x")) + packer.flush(zlib.Z_FULL_FLUSH)
     more = packer.compress(b"x" * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -68,7 +68,7 @@ def bomb(wbits: int, *, size: int = HUGE) -> bytes:
 
 
 def explodes(status: int, encoding: str) -> Script:
-    """Answers with a bomb."""
+    """Return a script that responds with such a body."""
     body = bomb({"gzip": 31, "deflate": 15}[encoding])
     return then_closes(http(status, body, headers={"Content-Encoding": encoding}))
 
@@ -104,14 +104,14 @@ async def test_a_body_of_300_megabytes_costs_less_than_60(
 
 
 def followed(connection: Connection) -> Awaitable[None]:
-    """A script: answers with a small whole pack, and megabytes behind it."""
+    """A script that sends a small complete gzip stream, followed by megabytes of data."""
     whole = gzip.compress(START)
     told = {"Content-Length": str(len(whole) + 4 * MEGABYTE), "Content-Encoding": "gzip"}
     return then_closes(head(200, told) + whole, *[b"x" * MEGABYTE] * 4)(connection)
 
 
 async def nothing_behind_a_pack_is_taken() -> None:
-    """Otherwise the bank's loop stands still while zlib copies, over and over, what is thrown away."""
+    """Without this, the event loop is blocked while zlib repeatedly copies data that is discarded."""
     taken: list[int] = []
     take = BoundedBody.take
 
@@ -197,7 +197,7 @@ async def test_a_connection_with_an_unread_rest_is_not_used_again(bank: Bank):
 
 
 def dribbles(loop_time: LoopTime, *, start: bytes, piece: bytes = b"{") -> Script:
-    """A start, and a piece every now and then, for ever; each keeps the reading time from ending."""
+    """A script that sends a piece before each read timeout would expire, and never ends."""
 
     async def script(connection: Connection) -> None:
         await connection.request()

@@ -1,4 +1,4 @@
-"""Cancelled, or closed, in flight: the caller hears at once, and what is certain is recorded."""
+"""A call that is cancelled or closed in flight ends at once, and what is certain is recorded."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .servers import Connection, answers, http, order_reply, serving
 
 
 def begin(client: TransferClient, key: str = KEY) -> asyncio.Task[Any]:
-    """One order, on the way."""
+    """Start one order and return its task."""
     return asyncio.create_task(client.create_order(samples.new_order(), key=key))
 
 
 def attempts(events: list[Event]) -> int:
-    """How many attempts were begun."""
+    """Return the number of attempts that were started."""
     return sum(isinstance(event, AttemptStarted) for event in events)
 
 
 class Gate:
-    """A service that answers when it is let."""
+    """A service that responds when the test lets it."""
 
     def __init__(self, answer: Callable[[Any], bytes | None] = order_reply) -> None:
         self.open = asyncio.Event()
@@ -70,7 +70,7 @@ async def test_a_cancelled_caller_returns_at_once_and_a_later_response_is_record
         calling = begin(client)
         await server.got_request.wait()
         calling.cancel()
-        await asyncio.wait([calling])  # before there is an answer
+        await asyncio.wait([calling])  # before there is a response
         gate.open.set()
 
     assert calling.cancelled()
@@ -162,7 +162,7 @@ async def test_a_call_cut_off_when_its_connection_went_bad_is_not_sent_on_anothe
 
         async def bad_once(*connection: object) -> bool:
             looks.append(connection)
-            if len(looks) == 1:  # cut off after the look, before the call has heard of it
+            if len(looks) == 1:  # interrupt after the check, before the call gets its result
                 asyncio.get_running_loop().call_soon(client._calls.cut_off)
             return len(looks) == 1
 

@@ -1,4 +1,4 @@
-"""Whenever the evidence says "never sent", the service never got the request."""
+"""If the evidence says "never sent", the service really got nothing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from transfer_async._http.write_guard import GuardedBody
 from .parties import Bank, Certificates
 from .servers import Connection, Server, foreign_reply, http, serving, serving_beside, until
 
-LARGE = b" " * 600_000  # more than two sockets' buffers of the size set below
+LARGE = b" " * 600_000  # more than the buffers of both sockets, as set below
 
 
 def small_buffers(address: Any) -> socket.socket:
-    """A client's socket that takes little at once, so that a large body is written in many pieces."""
+    """Create a client socket with a small send buffer, so that a large body is written in many pieces."""
     made = socket.socket(address[0], address[1])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     made.setblocking(False)
@@ -70,7 +70,9 @@ async def transport_to(
 
 
 class Erratic:
-    """A service of every mood: slow to read, slow to answer, closing, breaking, answering unasked."""
+    """A service that behaves at random: it reads or responds slowly, closes, resets, or sends unsolicited
+    data.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
@@ -101,7 +103,7 @@ class Erratic:
 
 @frozen
 class Posted:
-    """One request of the trial, and what was concluded of it."""
+    """One request of the trial, and the evidence about it."""
 
     number: int
     evidence: ExchangeResult
@@ -109,7 +111,7 @@ class Posted:
 
 
 async def post(transport: Transport, number: int, draw: random.Random) -> Posted:
-    """One POST under a random time limit, often cancelled at a random moment."""
+    """Send one POST with a random time limit, and often cancel it at a random moment."""
     content = LARGE if draw.random() < 0.1 else b'{"n": 1}'
     body = GuardedBody(content, in_time=lambda: True)
     headers = CIMultiDict({"X-Number": str(number)})
@@ -126,23 +128,22 @@ async def post(transport: Transport, number: int, draw: random.Random) -> Posted
             task.cancel()
     try:
         evidence = await task
-    except asyncio.CancelledError:  # before its first step
+    except asyncio.CancelledError:  # cancelled before its first step
         evidence = ExchangeResult(sent=False)
     return Posted(number, evidence, cancel)
 
 
 @define(kw_only=True)
 class Trial:
-    """Where a trial is made: plain or over TLS; beside us on a thread of its own, or on our loop."""
+    """The server of a trial: with or without TLS, on its own thread or on the current loop."""
 
     tls: Certificates | None = None
     beside: bool = False
 
     async def run(self, count: int, *, seed: int) -> tuple[list[Posted], Server]:
-        """Post ``count`` requests, twenty at a time; back when the server has read all that will come.
+        """Post ``count`` requests, twenty at a time. Return when the server has read everything.
 
-        Where the machine is so busy that every request met its time limit, it is asked once more with
-        twice the time: both sides of the question must come up.
+        If the machine is so slow that no request was sent in time, try again with twice the time.
         """
         draw = random.Random(seed)
         posted: list[Posted] = []
@@ -163,7 +164,7 @@ class Trial:
 
 
 def mismatches(posted: list[Posted], server: Server) -> list[Posted]:
-    """What was said never to be sent, and of which anything at all arrived."""
+    """Return the requests that count as never sent although the server received something of them."""
     arrived = {int(head.headers["x-number"]) for head in server.heads}
     return [one for one in posted if not one.evidence.sent and one.number in arrived]
 
@@ -200,7 +201,7 @@ async def test_requests_reported_as_never_sent_never_arrived(
     assert mismatches(posted, server) == []
     assert max(whole.values()) == 1
     assert set(whole) <= {one.number for one in sent}
-    assert len(sent) < len(posted)  # both sides of the question came up
+    assert len(sent) < len(posted)  # some requests were sent, and some were not
     assert any(one.evidence.status is None for one in sent)
 
 
@@ -220,14 +221,14 @@ def tell_once_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
 async def test_the_trial_finds_a_body_that_reports_too_late(monkeypatch: pytest.MonkeyPatch):
     tell_once_it_is_written(monkeypatch)
-    for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
+    for seed in range(20, 120):  # how many cancellations hit a partly written body depends on the machine
         if mismatches(*await Trial().run(200, seed=seed)):
             return
     pytest.fail("the trial does not notice")
 
 
 async def test_an_order_cancelled_while_it_is_written_was_sent():
-    """The rest of a large order arrives all the same."""
+    """The rest of a large order still arrives."""
     read_on = asyncio.Event()
 
     async def read_late(connection: Connection) -> None:

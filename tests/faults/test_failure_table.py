@@ -1,7 +1,8 @@
-"""What a failed request proves, row by row: over real connections, with what the server really got.
+"""What each kind of failed request proves, row by row, over real connections and with what the server really
+got.
 
-Each row says how the exchange goes wrong and which error the call ends in. From the error's class follow
-its outcome, whether an order may exist, and what became of the hold.
+Each row says how the exchange fails and which error the call raises. The error's class determines its
+outcome, whether an order may exist, and whether the hold is released.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ UNKNOWN = [
     *(500, 501, 502, 503, 504, 505, 507, 511, 520, 521, 522, 524, 525, 530, 599),
 ]
 IN_TIME = Timeouts(total=19.0)
-"""Ends before a service that waits 20 seconds."""
+"""Timeouts that expire before a service that waits 20 seconds responds."""
 
 
 def expect(error: TransferError, bank: Bank, kind: type[TransferError]) -> None:
-    """What follows from the class of an error: its outcome, the hold, one attempt if in doubt."""
+    """Check what follows from an error's class: its outcome, the hold, and a single attempt if it is a
+    doubt.
+    """
     if issubclass(kind, OutcomeUnknown):
         expected = (Outcome.UNKNOWN, True, "kept")
         assert (len(error.attempts), bank.pauses) == (1, [])
@@ -163,7 +166,7 @@ async def test_a_failed_tls_handshake_sends_no_order(bank: Bank, certificates: C
 
 
 def says_nothing_for(seconds: float, loop_time: LoopTime) -> Script:
-    """Never answers the handshake."""
+    """Listen without ever answering the handshake."""
 
     async def script(connection: Connection) -> None:
         await connection.reader.read(1)
@@ -190,7 +193,7 @@ async def test_an_order_is_not_sent_if_the_tls_handshake_hangs(
 
 @contextmanager
 def full_backlog() -> Iterator[int]:
-    """A port whose queue is full: further connections neither come about nor are refused."""
+    """Yield a port with a full accept queue: further connections are neither established nor refused."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -241,13 +244,13 @@ async def test_an_order_is_not_sent_if_waiting_for_the_pool_times_out(bank: Bank
 
 
 def then_waits(loop_time: LoopTime, *pieces: bytes) -> Script:
-    """Reads one whole request, sends the pieces, each when the last is read, and then 20 seconds pass."""
+    """Return a script that reads one request, sends the pieces one by one, and lets 20 seconds pass."""
 
     async def script(connection: Connection) -> None:
         await connection.request()
         for piece in pieces:
             connection.send(piece)
-            await turns(20)  # after which the client has read it
+            await turns(20)  # by now the client has read the piece
         await loop_time.pass_(20.0)
         await connection.gone()
 
@@ -272,7 +275,7 @@ async def half_closes(connection: Connection) -> None:
 
 
 def order_as(form: Callable[[bytes], bytes]) -> Script:
-    """Answers with what ``form`` makes of the order's bytes, and closes."""
+    """Return a script that responds with the order's bytes, changed by ``form``, and closes."""
 
     async def script(connection: Connection) -> None:
         request = await connection.request()
@@ -282,13 +285,13 @@ def order_as(form: Callable[[bytes], bytes]) -> Script:
 
 
 def squeezed(encoding: str, body: bytes, *, cut: int | None = None, status: int = 200) -> bytes:
-    """An answer that is compressed, and may be cut."""
+    """Return a compressed response, truncated if ``cut`` is given."""
     small = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding](body)
     return http(status, small[:cut], headers={"Content-Encoding": encoding})
 
 
 def cut_refusals(status: int) -> dict[str, bytes]:
-    """Refusals whose bodies end early."""
+    """Return refusals whose bodies are truncated."""
     return {
         "length": head(status, {"Content-Length": "100"}) + JSON_NO[:-4],
         "chunks": head(status, CHUNKED) + chunked(JSON_NO[:-4], end=False),
@@ -299,16 +302,15 @@ def cut_refusals(status: int) -> dict[str, bytes]:
 
 @frozen
 class Row:
-    """What a service does after it has read one whole request, and the error that the call ends in.
+    """The behaviour of a service after it has read one complete request, and the resulting error.
 
     Args:
-        does: these bytes are sent and the connection is closed; or each of several, and then 20 seconds pass;
-            or a script.
-        kind: the error's class.
-        status: the status that the error names.
+        does: bytes to send before closing; or several pieces, after which 20 seconds pass; or a script.
+        kind: the class of the error.
+        status: the status in the error.
         cause: the class of the error's cause.
-        message: the service's own words.
-        settings: the client's.
+        message: the service's message in the error.
+        settings: the settings of the client.
     """
 
     does: bytes | tuple[bytes, ...] | Script
@@ -486,7 +488,7 @@ async def test_a_server_that_closes_without_reading_leaves_a_doubt(bank: Bank):
 
 
 def on_the_loops_time(bank: Bank) -> tuple[Clock, datetime]:
-    """A clock that the test moves, and the moment in 19 seconds."""
+    """Return a clock that follows the loop's time, and the time 19 seconds from now."""
     loop = asyncio.get_running_loop()
     noon, began = datetime(2024, 5, 6, 12, tzinfo=UTC), loop.time()
 
@@ -529,7 +531,7 @@ async def test_a_deadline_that_passes_once_the_body_was_handed_over_leaves_a_dou
 async def test_a_missing_client_certificate_is_never_taken_for_an_answer(
     bank: Bank, certificates: Certificates
 ):
-    # With TLS 1.3 the client is done before the server has looked: the body may be on its way already.
+    # With TLS 1.3, the client's handshake ends before the server's check, so the body may already be sent.
     async with serving(answers, tls=certificates.strict_server) as server:
         error = await bank.try_order(server.url, ssl=certificates.client, retry=ONCE)
 

@@ -1,4 +1,6 @@
-"""Orders through a relay that loses connections, bytes and time: one order at most, and a true outcome."""
+"""Orders through a relay that loses connections, bytes and time: at most one order each, and a true
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SHORT = Timeouts(connect=2.0, sock_read=0.5, total=2.0)
 
 
 class Trial:
-    """A service that keeps a ledger, a bank that keeps its holds, and the outcome of each call."""
+    """A service with its orders, a bank with its holds, and the outcome of each call."""
 
     def __init__(self) -> None:
         self.ledger: dict[str, list[str]] = defaultdict(list)
@@ -56,7 +58,7 @@ class Trial:
                 self.results[name] = (error.outcome, None)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a call's outcome and its hold agree with the ledger."""
+        """Return whether a call's outcome and its hold agree with the service's orders."""
         outcome, order_id = self.results[name]
         orders, hold = self.ledger[name], (self.placed[name], self.released[name])
         if outcome is Outcome.CREATED:

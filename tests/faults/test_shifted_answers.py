@@ -1,4 +1,4 @@
-"""A reply nobody asked for comes first, and from then on every answer is the one before's."""
+"""An unsolicited response comes first, so that each later response belongs to the previous request."""
 
 import asyncio
 
@@ -13,7 +13,9 @@ from .servers import Connection, answers, foreign_reply, http, order_body, servi
 
 
 def shifting(first: bytes, late: asyncio.Event) -> object:
-    """On its first connection, ``first`` comes in place of the answer, which is a refusal, and comes late."""
+    """Return a script whose first connection sends ``first`` instead of the real response, a refusal,
+    which comes late.
+    """
 
     async def script(connection: Connection) -> None:
         if connection.number > 1:

@@ -1,4 +1,4 @@
-"""A pooled connection may be closed, or hold somebody else's answer: it is looked at first."""
+"""A pooled connection may be closed, or contain another client's response, so it is checked before use."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ ONCE = RetryPolicy(attempts=1)
 
 
 async def quiet() -> None:
-    """Let the loop digest what has arrived."""
+    """Let the loop process what has arrived."""
     await turns(20)
 
 
 def before_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], Awaitable[None]]) -> None:
-    """Run ``act`` with each connection's transport, just before the connection is checked."""
+    """Call ``act`` with each connection's transport just before the connection is checked."""
     take = GuardedBody.take
 
     async def acted(body: GuardedBody, transport: Any, protocol: Any) -> None:
@@ -56,7 +56,7 @@ def before_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], Await
 
 
 def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Do ``act``, once, when a connection is had and the loop has no turn left before the look."""
+    """Call ``act`` once, after a connection was chosen, with no loop turn left before the check."""
     acts = [act]
 
     async def once(_: Any) -> None:
@@ -68,17 +68,17 @@ def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> 
 
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
 def sides(request: pytest.FixtureRequest, certificates: Certificates) -> tuple[Any, dict[str, Any]]:
-    """The server's TLS, and the client's."""
+    """Return the TLS settings of the server and of the client."""
     return (certificates.server, {"ssl": certificates.client}) if request.param else (None, {})
 
 
 def who(reference: str) -> str:
-    """A poster of its own, to tell orders apart."""
+    """Return a unique poster, to tell orders apart."""
     return f"poster.{reference}@example.org"
 
 
 async def order_of(client: TransferClient, reference: str) -> Any:
-    """Create the order of one poster."""
+    """Create an order with its own poster."""
     return await client.create_order(samples.new_order(poster_username=who(reference)), key=reference)
 
 
@@ -86,7 +86,7 @@ async def order_of(client: TransferClient, reference: str) -> Any:
 
 
 def at_once(end: Callable[[Connection], None]) -> Callable[[Connection], None]:
-    """Closing is put off by a turn of the loop: the FIN is sent at once through the socket instead."""
+    """Send the FIN at once through the socket, because asyncio delays closing by one loop turn."""
 
     def close(connection: Connection) -> None:
         twin = connection.writer.get_extra_info("socket").dup()
@@ -118,7 +118,7 @@ SPOILS = {
 async def is_left_for_another(
     bank: Bank, sides: Any, spoil: Callable[[Connection], None], *, busy: pytest.MonkeyPatch | None
 ) -> None:
-    """The second of two orders goes on another connection, which is no other attempt."""
+    """Check that the second order uses a new connection, and that this is not a second attempt."""
     tls, trust = sides
     async with serving(answers, tls=tls) as server, bank.client(server.url, retry=ONCE, **trust) as client:
         await order_of(client, "first")
@@ -161,7 +161,7 @@ async def test_a_408_on_an_idle_connection_says_nothing_about_a_read_either(bank
 async def test_a_response_before_the_end_of_the_body_does_not_count(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
-    # Before Python 3.12 the body is written by a task that starts a turn after aiohttp begins to read.
+    # Before Python 3.12, a task writes the body, and it starts one turn after aiohttp begins to read.
     def swallow(*_: object) -> Any:
         return asyncio.sleep(0, result=False)
 
@@ -202,7 +202,7 @@ PARTS = {
     "in a body that ends with the connection": b"HTTP/1.1 422 No\r\nConnection: close\r\n\r\n{",
     "in a chunk": b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n{",
 }
-"""Beginnings of a refusal that nobody asked for. What follows completes it."""
+"""Beginnings of an unsolicited refusal, which the following bytes complete."""
 
 
 @pytest.mark.parametrize("status", [b"422", b"429", b"401"])
@@ -249,7 +249,7 @@ async def test_many_connections_that_went_bad_together_are_all_left(bank: Bank):
 
 
 async def test_a_server_that_sends_unrequested_bytes_first_is_never_believed(bank: Bank, sides: Any):
-    # A greeting may also come after the look; then the order has left, and it is a doubt.
+    # A greeting may also arrive after the check. Then the order has been sent, so it is a doubt.
     async def greet(connection: Connection) -> None:
         connection.send(foreign_reply())
         await connection.request()
@@ -297,11 +297,11 @@ async def test_connections_that_all_go_bad_do_not_outlast_the_deadline(
         error = await bank.try_order(server.url, retry=RetryPolicy(attempts=1, deadline=0.1))
 
     assert error.outcome is Outcome.NOT_SENT
-    assert loop_time.passed < 0.4  # 16 times 0.04 s without a bound
+    assert loop_time.passed < 0.4  # without the limit: 16 times 0.04 s
 
 
 class TicketHolder:
-    """Stands between a client and a TLS server, and holds back what the server says after the handshake."""
+    """A relay to a TLS server that holds back the data that the server sends after the handshake."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -315,7 +315,7 @@ class TicketHolder:
         down = asyncio.create_task(self._down(reader))
         try:
             while said := await connection.reader.read(1 << 16):
-                self._said += 1  # the hello, the end of the handshake, and then the request
+                self._said += 1  # the client's hello, the end of its handshake, and then the request
                 writer.write(said)
         finally:
             down.cancel()
@@ -330,7 +330,7 @@ class TicketHolder:
                 self.client.send(said)
 
     def let_go(self) -> None:
-        """Send what was held back; it waits in the client's socket at once."""
+        """Send the data that were held back. They are in the client's socket at once."""
         assert self.client is not None
         self.client.send(self.held)
 
@@ -373,7 +373,7 @@ async def test_one_connection_carries_many_orders(bank: Bank, sides: Any):
 
 @define
 class Tally:
-    """How the orders of a trial ended."""
+    """The orders of a trial, by outcome."""
 
     created: list[str] = field(factory=list)
     unknown: list[str] = field(factory=list)
@@ -382,16 +382,16 @@ class Tally:
 
 
 async def burn(stop: asyncio.Event, seed: int) -> None:
-    """Keep the loop busy, a few milliseconds a turn, as a worker's own code would."""
+    """Keep the loop busy for a few milliseconds per turn, as a worker's own code would."""
     draw = random.Random(seed)
     while not stop.is_set():
-        # Lets go of the interpreter's lock, so that the server beside us acts in the meantime.
+        # Releases the interpreter's lock, so that the server in the other thread can act meanwhile.
         hashlib.pbkdf2_hmac("sha256", b"", b"", draw.randrange(500, 4000))
         await asyncio.sleep(0)
 
 
 async def trial(server: Server, orders: int, **trust: Any) -> Tally:
-    """Send ``orders`` one after the other, with pauses, on a busy loop."""
+    """Send orders one after the other, with pauses, on a busy loop."""
     tally, stop, draw = Tally(), asyncio.Event(), random.Random(7)
     burning = asyncio.create_task(burn(stop, 7))
     async with Bank().client(server.url, timeouts=Timeouts(total=5), **trust) as client:
@@ -412,7 +412,7 @@ async def trial(server: Server, orders: int, **trust: Any) -> Tally:
 
 
 def agree(tally: Tally, received: list[Received]) -> None:
-    """What was said of each order agrees with what the server got."""
+    """Check that the outcome of each order agrees with what the server received."""
     count = dict.fromkeys((*tally.created, *tally.unknown, *tally.not_sent, *tally.foreign), 0)
     for request in received:
         count[request.order["poster_username"].split("@")[0].removeprefix("poster.")] += 1
@@ -422,11 +422,13 @@ def agree(tally: Tally, received: list[Received]) -> None:
 
 
 def closes_when_idle(*, inject: bool) -> Any:
-    """Answers; closes a connection that idled for some milliseconds, or puts an unasked answer on it."""
+    """Return a script that closes a connection after some idle milliseconds, or sends an unsolicited
+    response on it.
+    """
     draw = random.Random(11)
 
     async def script(connection: Connection) -> None:
-        idle = None  # it waits for the first one, however busy the machine is
+        idle = None  # wait for the first request without a limit
         while True:
             try:
                 request = await asyncio.wait_for(connection.request(), idle)
@@ -461,8 +463,8 @@ async def test_orders_on_a_busy_loop_are_never_duplicated_or_mixed_up(
 
     agree(tally, server.requests)
     assert tally.foreign == []
-    # A closing that is still in flight cannot be seen, so some doubt is the truth. How much is the machine's
-    # doing, up to half of them; that what can be seen is seen, the tests above show one by one.
+    # A FIN in flight cannot be noticed, so some doubts are correct. Their number depends on the machine and
+    # reaches a half. The tests above show that everything that has arrived is noticed.
     assert tally.created
 
 
@@ -483,7 +485,9 @@ async def test_a_borrowed_pool_without_idle_times_is_still_checked(bank: Bank):
 
 
 async def test_an_order_avoids_a_connection_whose_earlier_read_timer_fired(bank: Bank):
-    """Some of aiohttp's versions leave one; the order would end as if the service could not be reached."""
+    """Some versions of aiohttp leave such a connection, and the order would fail as if the service were
+    down.
+    """
     async with (
         serving(answers) as server,
         aiohttp.ClientSession() as session,

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --seconds 600`: exit code 0 if every promise was kept, 1 otherwise."""
+"""`python -m tests.fuzz --seconds 600`: the exit code is 0 if every promise was kept, 1 otherwise."""
 
 import argparse
 import hashlib
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Run(NamedTuple):
-    """How a run went."""
+    """The result of a run."""
 
     how: str
     executions: int
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 def guided(seconds: int, found: Path) -> Run:
-    """Run atheris over the seeds, until the time is up or a promise is broken."""
+    """Run atheris with the seeds until the time is up or a promise is broken."""
     with tempfile.TemporaryDirectory() as corpus:
         for seed in inputs():
             (Path(corpus) / hashlib.sha256(seed).hexdigest()).write_bytes(seed)
@@ -54,7 +54,7 @@ def guided(seconds: int, found: Path) -> Run:
 
 
 def by_chance(seconds: int, found: Path) -> Run:
-    """Change the seeds again and again, without looking at coverage."""
+    """Change the seeds at random, without coverage."""
     draw, began, executions = random.Random(), time.monotonic(), 0
     seeds = inputs()
     while time.monotonic() - began < seconds:
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def tell(line: str) -> None:
-    """Write a line to whoever started the run."""
+    """Print a line."""
     sys.stdout.write(line + "\n")
 
 

@@ -1,4 +1,4 @@
-"""One run guided by coverage: a process of its own, because libFuzzer ends the process that it runs in."""
+"""A run guided by coverage, in its own process, because libFuzzer ends the process in which it runs."""
 
 import random
 import sys
@@ -11,7 +11,7 @@ with atheris.instrument_imports(include=["transfer_async"]):
 
 
 def vary(data: bytes, max_size: int, seed: int) -> bytes:
-    """Half of the time a change of the JSON, else one of libFuzzer's own."""
+    """Change the input: half of the time its JSON, otherwise with libFuzzer's own mutations."""
     draw = random.Random(seed)
     if draw.random() < 0.5:
         return mutate(data, draw, largest=min(max_size, LARGEST))

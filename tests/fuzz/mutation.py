@@ -1,4 +1,4 @@
-"""Changes that keep most of a JSON document whole: far more get past the first reader than of random ones."""
+"""Changes that keep most of a JSON document intact, so that far more inputs get past the parser."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ RAW = (
 
 
 def mutate(data: bytes, draw: random.Random, *, largest: int) -> bytes:
-    """Change the JSON in an input, if there is any, in one to three places; sometimes spoil its bytes."""
+    """Change the JSON in an input, if it contains any, in one to three places. Sometimes damage its bytes."""
     start = data.find(b"{")
     if start < 0:
         return spoil(data, draw)[:largest]
@@ -41,7 +41,7 @@ def mutate(data: bytes, draw: random.Random, *, largest: int) -> bytes:
 
 
 def change(tree: Any, draw: random.Random) -> None:
-    """Replace, remove, add, double or move one value somewhere in a tree."""
+    """Replace, remove, add, duplicate or move one value somewhere in a tree."""
     holders = [one for one in _all(tree) if isinstance(one, dict | list) and one]
     if not holders:
         return
@@ -62,7 +62,7 @@ def change(tree: Any, draw: random.Random) -> None:
 
 
 def spoil(data: bytes, draw: random.Random) -> bytes:
-    """Cut a piece out of the bytes, double it, or put something odd in its place."""
+    """Remove or duplicate a piece of the bytes, or replace it by something odd."""
     start = draw.randint(0, len(data))
     end = min(len(data), start + draw.choice([0, 1, 2, 8, 64]))
     odd = draw.choice([b"", data[start:end] * 2, draw.choice(RAW), bytes([draw.randrange(256)])])

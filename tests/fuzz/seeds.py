@@ -1,4 +1,4 @@
-"""Where to start from: replies as the service writes them, and the known ways to spoil them."""
+"""The seeds: responses as the service writes them, and known ways to damage them."""
 
 import random
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ _HEADERS = (
 
 
 def replies() -> list[bytes]:
-    """Bodies as the service, its sandbox and our samples have them."""
+    """Return response bodies from the service, the sandbox and the samples."""
     secret = samples.external_user_json() | {"bvn": SECRET}
     return [
         *(samples.encode(samples.order_json(seed)) for seed in (1, 2)),
@@ -51,7 +51,7 @@ def _of_the_sandbox() -> list[bytes]:
 
 
 def inputs() -> list[bytes]:
-    """Every reply, for every target."""
+    """Return every response for every target."""
     draw = random.Random(1)
     bodies = replies()
     made = []

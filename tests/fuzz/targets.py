@@ -1,6 +1,6 @@
-"""What is tried: each target takes bytes and raises `Finding`, or anything else, if a promise is broken.
+"""The fuzz targets. Each takes bytes, and raises `Finding` or any other error if a promise is broken.
 
-An input's first byte chooses the target, the rest is the reply that the target reads.
+The first byte of an input chooses the target; the rest is the response that the target reads.
 """
 
 import copy
@@ -23,9 +23,9 @@ from transfer_async._models.errors import ServiceFailed, TransferError, Unreadab
 
 NOW = datetime(2024, 5, 6, 12, tzinfo=UTC)
 POLICY = RetryPolicy()
-SECONDS = 3.0  # of the processor, for one input of at most `LARGEST` bytes, instrumented and all
+SECONDS = 3.0  # the CPU seconds for one input of at most `LARGEST` bytes, with instrumentation
 LARGEST = 32 * 1024
-SECRET = "S3CRET-of-a-person"  # wherever it stands in a reply, no error shows it
+SECRET = "S3CRET-of-a-person"  # no error shows this text, wherever a response contains it
 
 
 class Finding(AssertionError):
@@ -34,7 +34,7 @@ class Finding(AssertionError):
 
 @attrs.frozen
 class Amounts:
-    """A caller's own class, for `read_into`."""
+    """A caller's own model for `read_into`."""
 
     poster_amount: Decimal
     is_matched: bool
@@ -50,7 +50,7 @@ READ_INTO: tuple[Any, ...] = (
 
 
 def check(data: bytes) -> None:
-    """Try one input on the target that it chooses."""
+    """Run the target that the input chooses."""
     if not data:
         return
     began = time.process_time()
@@ -64,7 +64,7 @@ def check(data: bytes) -> None:
 
 
 def read_answer(raw: bytes) -> None:
-    """An answer is read, or `Unreadable` names the path."""
+    """A response can be read, or `Unreadable` contains the JSON path."""
     try:
         answer = converter.read_answer(raw)
     except Unreadable as error:
@@ -75,7 +75,9 @@ def read_answer(raw: bytes) -> None:
 
 
 def read_order(raw: bytes) -> None:
-    """An order can be looked at in every part, written, compared, copied and pickled; or is unreadable."""
+    """Every part of an order can be accessed, encoded, compared, copied and pickled; or the order is
+    unreadable.
+    """
     try:
         order = responses.Order.from_json(raw)
     except UnreadableOrder as error:
@@ -92,7 +94,7 @@ def read_order(raw: bytes) -> None:
 
 
 def read_user(raw: bytes) -> None:
-    """A user can be looked at in every part, and written; or is no user."""
+    """Every part of a user can be accessed and encoded, or the user is unreadable."""
     try:
         user = responses.User.from_json(raw)
     except ServiceFailed as error:
@@ -103,7 +105,7 @@ def read_user(raw: bytes) -> None:
 
 
 def read_into(raw: bytes) -> None:
-    """The first byte chooses what to read into: it is read, or `Unreadable`."""
+    """The first byte chooses the type to read into. The value is read, or `Unreadable` is raised."""
     if not raw:
         return
     into = READ_INTO[raw[0] % len(READ_INTO)]
@@ -117,7 +119,7 @@ def read_into(raw: bytes) -> None:
 
 
 def judge(raw: bytes) -> None:
-    """Whatever the evidence, there is a verdict, and an error of ours that can be told and pickled."""
+    """Any evidence has a classification, and an error of the package that can be shown and pickled."""
     evidence = read_evidence(raw)
     for table in (classify.ORDER_ANSWERS, classify.READ_ANSWERS):
         verdict = classify.classify_response(evidence, POLICY, table)
@@ -139,7 +141,7 @@ _HEADERS = ("Retry-After", "X-Request-Id", "Content-Type")
 
 
 def read_evidence(raw: bytes) -> ExchangeResult:
-    """Evidence from bytes: flags, status, a header's length, the header, the body."""
+    """Return evidence made from bytes: flags, status, a header's length, the header, the body."""
     head, rest = raw[:4].ljust(4, b"\0"), raw[4:]
     flags, length = head[0], head[3]
     header, body = rest[:length].decode("latin-1"), rest[length:]
@@ -160,7 +162,7 @@ def promise(kept: bool, otherwise: str) -> None:
 
 
 def look_at_error(error: TransferError, *, shown: str = "") -> None:
-    """An error of ours, told and pickled, without a secret, but for what may be `shown`."""
+    """Check that an error can be shown and pickled, and contains no secret except in ``shown``."""
     promise(isinstance(error, TransferError), f"{type(error).__name__} is none of our errors")
     for told in (str(error), repr(error)):
         promise("S3CRET" not in told or "S3CRET" in shown, "an error shows a secret")
@@ -170,7 +172,7 @@ def look_at_error(error: TransferError, *, shown: str = "") -> None:
 
 
 def look_at(value: Any) -> None:
-    """Look at every attribute, key and element, deeply; times are aware and in UTC, numbers finite."""
+    """Access every attribute, key and element recursively. Times must be in UTC, and numbers finite."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""A few seconds of hostile replies; `python -m tests.fuzz --seconds 600` runs for longer."""
+"""A few seconds of hostile responses. `python -m tests.fuzz --seconds 600` runs longer."""
 
 import importlib.util
 import random
@@ -50,7 +50,7 @@ def test_a_coverage_guided_search_finds_no_broken_promise(tmp_path: Path, size: 
     ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, encoding="utf-8")
 
     assert ended.returncode == 0, ended.stdout
-    assert int(ended.stdout.split()[1]) > 0  # how many there are in a second is the machine's doing
+    assert int(ended.stdout.split()[1]) > 0  # how many inputs run in a second depends on the machine
 
 
 def test_a_broken_promise_is_saved_and_reported(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,6 @@
-"""A process that opens journals and then forks: it reports which calls work in the child and in itself."""
+"""A program that opens journals and then forks. It reports which calls work in the child and in the
+parent.
+"""
 
 import asyncio
 import json

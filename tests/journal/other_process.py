@@ -12,7 +12,7 @@ from transfer_async import SQLiteJournal, TransferClient, TransferError
 
 
 class OtherProcess:
-    """The test's side of that process."""
+    """The test's connection to the process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -35,11 +35,11 @@ async def other_process(*arguments: str) -> AsyncIterator[OtherProcess]:
     try:
         yield OtherProcess(process)
     finally:
-        await process.communicate(b"")  # its input ends
+        await process.communicate(b"")  # the end of its input ends the process
 
 
 async def _visit(path: str) -> str:
-    """Open and close the journal, as a command does."""
+    """Open and close the journal, as a command of the command line does."""
     async with SQLiteJournal(path):
         return "been there"
 

@@ -1,4 +1,4 @@
-"""Four processes that use journal files at the same time, and report their results."""
+"""Work for four processes that use the same journal files at once and report their results."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.sqlite import _File
 
 FORK = multiprocessing.get_context("fork")
-"""The start method: nothing is open yet, and nothing needs to be imported again."""
+""""fork", because the child then need not import anything again; nothing is open yet."""
 
 
 def claim_all(number: int, together: Any, results: Any, path: str, *keys: str) -> None:
-    """Claim all keys together with the others; report the granted ones, or the error."""
+    """Claim all keys at the same time as the other processes. Report the granted ones, or the error."""
     try:
         results.put(asyncio.run(_claim_all(path, number, keys, together)))
     except BaseException as error:
@@ -39,7 +39,7 @@ async def _claim_all(path: str, number: int, keys: Sequence[str], together: Any)
 
 
 def open_all(_number: int, together: Any, results: Any, *paths: str) -> None:
-    """Open and close each file together with the others; report errors."""
+    """Open and close each file at the same time as the other processes. Report errors."""
     wrong = []
     for path in paths:
         together.wait(50)

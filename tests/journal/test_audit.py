@@ -1,4 +1,4 @@
-"""What people did, over all keys: which parts of the history are read again, and which are remembered."""
+"""The audit of all keys: which parts of the history are read again, and which are cached."""
 
 import asyncio
 import sqlite3
@@ -18,7 +18,7 @@ from transfer_async.testing.journal_contract import JournalTime
 
 @pytest.fixture(autouse=True)
 def _short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "SPAN", 4)  # the lines of one resolved doubt
+    monkeypatch.setattr(audit, "SPAN", 4)  # the history lines of one resolved doubt
     monkeypatch.setattr(audit, "MAX_RANGES", 2)
 
 
@@ -43,7 +43,7 @@ async def resolved(journal: SQLiteJournal, *keys: str, by: str = "ada") -> None:
 
 
 async def changed(path: Path, sql: str) -> None:
-    """Change the stored file by itself."""
+    """Change the stored file directly."""
 
     def change() -> None:
         stored = sqlite3.connect(path, isolation_level=None)
@@ -54,7 +54,7 @@ async def changed(path: Path, sql: str) -> None:
 
 
 async def found(journal: Any, **wanted: Any) -> tuple[list[str], int]:
-    """Return all keys, and the number of pages."""
+    """Return all keys found, and the number of pages."""
     keys, after, pages = [], "", 0
     while after or not pages:
         lines, after = await journal.audit(SCOPE, limit=99, after=after, **wanted)
@@ -64,7 +64,7 @@ async def found(journal: Any, **wanted: Any) -> tuple[list[str], int]:
 
 
 async def test_only_the_end_of_the_history_is_read_a_second_time(journal: SQLiteJournal):
-    """A page at 100,000 keys would take a second each time."""
+    """Without this, each page of a journal with 100,000 keys takes a second."""
     await resolved(journal, *"abcdefgh")
     first = await found(journal)
 
@@ -75,7 +75,7 @@ async def test_only_the_end_of_the_history_is_read_a_second_time(journal: SQLite
 
 
 async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal, path: Path):
-    """A decision of another worker would be missing from every audit."""
+    """Without this, a decision of another worker is missing from every audit."""
     await resolved(journal, *"abcd")
     await found(journal)
     await changed(path, "UPDATE history SET by_whom = 'ben' WHERE by_whom IS NULL AND id = 14")
@@ -88,7 +88,7 @@ async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal, pa
 async def test_lines_with_the_ids_of_pruned_ones_are_found(
     journal: SQLiteJournal, journal_time: JournalTime, kept: tuple[str, ...]
 ):
-    """SQLite gives the ids of deleted rows again."""
+    """SQLite reuses the ids of deleted rows."""
     for key in kept:
         await made(journal, *WAYS[KeyState.IN_DOUBT], key=key)
     await resolved(journal, *"abcd")

@@ -54,14 +54,14 @@ def test_every_field_of_the_request_except_the_balance_changes_the_fingerprint(c
 def test_an_order_to_another_person_has_another_fingerprint_even_if_unicode_folds_the_names(
     name: str, pair: tuple[str, str]
 ):
-    """Otherwise a key bound to one order would return it for the other, which is then never paid."""
+    """Without this, a key bound to one order returns it for the other, which is then never paid."""
     one, other = (fingerprint(new_order(**{name: username})) for username in pair)
 
     assert one != other
 
 
 def test_stored_fingerprints_of_ascii_usernames_do_not_change():
-    """Otherwise every redelivery of an existing order would be a conflict."""
+    """Without this, every redelivery of an existing order is a conflict."""
     known = "d395cb13a0fa9839d460f01bf3cc4a3249616c5d7fd67dd4ddab0c1a7b7f5562"
     louder = new_order(
         poster_username="ADA.EZE@EXAMPLE.COM", poster_recipient_username="BEN.OKRI@EXAMPLE.COM"
@@ -76,7 +76,7 @@ class LongerOrder(NewOrder):
 
 
 def test_a_new_optional_field_changes_no_stored_fingerprint(monkeypatch: pytest.MonkeyPatch):
-    """Otherwise each key with an order would raise `KeyConflict` after an update."""
+    """Without this, each key with an order raises `KeyConflict` after an update."""
     known = fingerprint(new_order())
     monkeypatch.setattr(requests, "NewOrder", LongerOrder)
     order = attrs.asdict(new_order(), recurse=False)
@@ -86,7 +86,7 @@ def test_a_new_optional_field_changes_no_stored_fingerprint(monkeypatch: pytest.
 
 
 class Watched:
-    """A stand-in for a model that records the names of the fields that are read."""
+    """A stand-in for a model that records which of its fields are read."""
 
     def __init__(self, model: Any, seen: set[str]) -> None:
         self._model, self._seen = model, seen
@@ -98,7 +98,7 @@ class Watched:
 
 
 def test_a_new_field_changes_the_fingerprint():
-    """Otherwise two orders that differ only in it would count as one, and the second is never paid."""
+    """Without this, two orders that differ only in this field count as one, and the second is never paid."""
     fields = {one.name for kind in (NewOrder, NewExternalOrder) for one in attrs.fields(kind)}
     seen: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""A journal that is open during a fork, as in servers that load the application first."""
+"""A journal that is open during a fork, as in a server that loads the application before it forks."""
 
 import json
 import subprocess
@@ -18,9 +18,9 @@ DONE = dict.fromkeys(CALLS, "done")
 def test_a_journal_that_was_open_at_a_fork_fails_in_the_child_and_works_in_the_parent(
     tmp_path: Path, database: str
 ):
-    """The child would use its parent's locks, or both would use one connection.
+    """Without this, the child uses its parent's locks, or both use one connection.
 
-    A child cannot open the file at all, because SQLite remembers the parent's locks. It can open a database.
+    The child cannot open the file again, because SQLite remembers the parent's locks. It can open a database.
     """
     command = [sys.executable, "-m", "tests.journal.forking", str(tmp_path / "journal.db"), database]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)

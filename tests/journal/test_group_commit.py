@@ -1,4 +1,4 @@
-"""Shared commits and upgrades of durable journals, on a store that the test controls."""
+"""Shared commits and upgrades of durable journals, with a store that the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
 
 
 class Store(DurableJournal):
-    """Rows in a dictionary; the test decides how a commit ends."""
+    """A store with its rows in a dictionary. The test decides how a commit ends."""
 
     def __init__(self, *, concurrent_commits: int = 1) -> None:
         super().__init__(concurrent_commits=concurrent_commits)
@@ -114,7 +114,7 @@ def store() -> Store:
 
 
 async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
-    """Start that many callers, the first of which is committing."""
+    """Start this number of callers. The first one is committing when this returns."""
     tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
     await turns(5)
     return tasks
@@ -132,11 +132,11 @@ async def test_transitions_that_arrive_during_a_commit_share_the_next_one(store:
 
 
 class Returning:
-    """A caller whose first commit takes a minute and who then makes another transition; and a second caller.
+    """Two callers. The first one's commit takes a minute, and then it makes another transition.
 
     Args:
-        store: the store of both.
-        time: the time of the loop.
+        store: the store that both use.
+        time: the event loop's clock.
         pause: awaited before the second transition.
     """
 
@@ -153,7 +153,7 @@ class Returning:
         await judged(self._store, mark(), key="first")
 
     async def until_told(self) -> list[asyncio.Task[Any]]:
-        """Run until the first commit is done, and no further."""
+        """Run the loop only until the first commit is done."""
         gate = self._store.gate = Gate()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._two_moves())]
         await gate.reached.wait()
@@ -175,7 +175,7 @@ async def test_a_transition_waits_for_others_at_most_as_long_as_a_commit_takes(
 ):
     store._commit_seconds = 60.0
     callers = []
-    for number in range(10):  # one in each turn of the loop, 25 s apart
+    for number in range(10):  # one caller in each loop turn, 25 s apart
         callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
         await turns(1)
         loop_time.passed += 25
@@ -271,7 +271,7 @@ async def test_an_error_about_one_transition_fails_only_that_one(store: Store):
 
 
 async def test_a_settled_transition_is_not_committed_again_after_an_error_about_another(store: Store):
-    """A back end may settle some transitions of a commit before another one fails."""
+    """A back end may store some transitions of a commit before another one fails."""
     commit, alone = store._commit, store.commits
 
     async def partly(wanted: Sequence[PendingMove]) -> None:

@@ -1,4 +1,4 @@
-"""The bounds of the journal in memory; what it shares with every journal is in the contract suite."""
+"""The limits of the journal in memory. What it shares with other journals is in the contract tests."""
 
 import asyncio
 import os
@@ -49,16 +49,16 @@ def test_the_memory_journal_is_not_durable():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize(("is_used", "written"), [(True, b"the journal was used"), (False, b"done")])
 def test_a_forked_process_writes_nothing_to_its_copy(is_used: bool, written: bytes):
-    """A process that is forked during a call and exits cancels its own copy of the call.
+    """A process that is forked during a call cancels its own copy of the call when it exits.
 
-    In its copy, nothing has been sent: the hold of the order that its parent sends would be released.
+    In the copy, the order was never sent, so without this the hold of the parent's order is released.
     """
     journal = MemoryJournal()
     if is_used:
         asyncio.run(journal.move(j.SCOPE, "k", j.claim()))
     from_child, in_child = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, from Python 3.12 on
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about threads
         child = os.fork()
     if not child:
         try:
@@ -109,7 +109,9 @@ ENDS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "resolved, and its end is published": ((*PUBLISHED, end_published), True),
     "recorded by a retry, then noted": ((*DOUBT[:2], replace(j.create(), retried=True), j.note()), True),
 }
-"""Transitions of a key that the client generated, seconds between them, and whether it is kept at the end."""
+"""Transitions of a key that the client generated, with pauses in seconds, and whether the key is kept at
+the end.
+"""
 
 
 @pytest.mark.parametrize(("way", "is_kept"), ENDS.values(), ids=ENDS)
@@ -200,7 +202,7 @@ async def test_a_full_journal_prevents_holds_and_requests(world: World):
 
 @pytest.mark.parametrize("end", ["resolve", "sender", "recover"])
 async def test_a_generated_key_that_an_error_returned_with_a_doubt_never_pays_twice(world: World, end: str):
-    """The client generated the key, and the error gave it to the caller: a second call must not pay again."""
+    """The error gave the generated key to the caller: a second call with it must not pay again."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.sandbox.faults.add(CloseAfterProcessing())
 
@@ -228,7 +230,7 @@ async def test_a_generated_key_that_an_error_returned_with_a_doubt_never_pays_tw
 
 
 async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_twice(world: World):
-    """The order was recorded late, after the error gave the key to the caller."""
+    """The order was recorded late, after the error had given the key to the caller."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
@@ -242,7 +244,7 @@ async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_t
 
 
 async def test_a_hold_placed_after_others_freed_the_clients_key_is_released(world: World):
-    """The worker's hook outlasted its lease; the key must still be known then."""
+    """The hook outlasted its worker's lease. The key must still be known when the hook ends."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
 
     async def sleep(_: object) -> None:
@@ -273,7 +275,7 @@ async def test_memory_is_bounded(time: Time, client_made: bool, kept: int):
 
 
 def claim_without_a_loop(journal: MemoryJournal, number: int) -> Rejection | None:
-    """Return the result of a claim, which never waits."""
+    """Return the result of a claim, which never has to wait."""
     try:
         judged(journal, j.claim(number)).send(None)
     except StopIteration as done:
@@ -282,7 +284,7 @@ def claim_without_a_loop(journal: MemoryJournal, number: int) -> Rejection | Non
 
 
 def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.MonkeyPatch):
-    """Otherwise a web server with one loop per thread would create an order twice."""
+    """Without this, a web server with one loop per thread creates an order twice."""
     journal, decide = journal_of(time), state_machine.decide
     denials: list[Rejection | None] = []
     first, second = (
@@ -291,11 +293,11 @@ def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.M
     )
 
     def decide_slowly(*args: Any, **options: Any) -> Any:
-        """Let the second thread claim between the first one's read and its write."""
+        """Let the second thread claim the key between the first thread's read and its write."""
         verdict = decide(*args, **options)
         if threading.current_thread() is first:
             second.start()
-            second.join(0.05)  # With the lock this always runs out; without it, the second thread is done.
+            second.join(0.05)  # Expires if the lock works; without the lock, the second thread ends earlier.
         return verdict
 
     monkeypatch.setattr(state_machine, "decide", decide_slowly)
@@ -307,7 +309,7 @@ def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.M
 
 
 def test_a_long_history_drops_lines_without_a_decision_first():
-    """Otherwise look-ups would displace decisions from the memory journal and from the page."""
+    """Without this, look-ups displace decisions from the journal in memory and from the page."""
 
     def step(move: str, at: int) -> HistoryEvent:
         return HistoryEvent(at=float(at), move=move, state=KeyState.IN_DOUBT, intent_id="i", epoch=1)

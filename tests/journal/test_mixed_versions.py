@@ -1,4 +1,4 @@
-"""Two versions of the package on one journal at the same time: what they share, and what is refused."""
+"""Two versions of the package that use one journal at once: what they share, and what is refused."""
 
 import asyncio
 from typing import Any
@@ -78,11 +78,11 @@ WAYS: dict[str, tuple[Move, ...]] = {
     "claimed again": (mark(), release(), claim(2), mark("b", number=2), doubt("b")),
     "suspected": (mark(), release(), suspect()),
 }
-"""The transitions of this version after the newer one has claimed the key."""
+"""Transitions that this version makes after a newer version has claimed the key."""
 
 
 async def claim_by_a_newer_version(journal: Journal, key: str) -> None:
-    """Claim the key, and store a member that this version does not know."""
+    """Claim the key, and store a member that the current version does not know."""
     body = rows._body
 
     def newer_body(entry: Entry, *rest: Any) -> dict[str, Any]:
@@ -107,7 +107,8 @@ async def test_a_newer_versions_member_survives_transitions_by_this_version(make
         again = await journal.read(SCOPE, "refused")
 
     written = [entry.unknown_members if entry else None for entry in (*found.values(), again)]
-    assert written[:-1] == [{"region": b'{"written_at":1}'}] * len(WAYS)  # so a reader sees that it is old
+    # Shows a reader that the member is outdated.
+    assert written[:-1] == [{"region": b'{"written_at":1}'}] * len(WAYS)
     assert again is not None
     assert written[-1] == {"region": b'{"written_at":%d}' % again.version}
 

@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: what it requires of the server, and concurrent journals."""
+"""The journal in PostgreSQL: what it requires of the server, and several journals at once."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ from transfer_async.journal.transitions import Move
 
 
 async def say(dsn: str, *statements: str) -> Any:
-    """Run statements as the owner of the database, and return the last one's value."""
+    """Run statements as the owner of the database. Return the last one's value."""
     connection = await asyncpg.connect(dsn)
     try:
         for sql in statements[:-1]:
@@ -67,7 +67,8 @@ async def test_a_schema_name_may_be_an_sql_keyword(database: str):
 # --- the server ---------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")  # for this platform
+# There is no program for this platform.
+@pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")
 async def test_a_server_with_fsync_off_is_refused():
     server = await asyncio.to_thread(PostgresServer, extra={"fsync": "off"})
     try:
@@ -94,7 +95,7 @@ async def test_a_standby_is_refused(database: str):
 
 
 class Pausing(PostgresJournal):
-    """It pauses within its transaction, after it has taken the locks of the rule, if it has a gate."""
+    """A journal that, with a gate, pauses in its transaction after it has locked the dual-control rule."""
 
     gate: Gate | None = None
 
@@ -105,7 +106,7 @@ class Pausing(PostgresJournal):
 
 
 async def can_lock(dsn: str, sql: str) -> bool:
-    """Return whether another transaction could take the lock that ``sql`` takes, without waiting."""
+    """Return whether another transaction can take the lock of ``sql`` without waiting."""
     connection = await asyncpg.connect(dsn)
     try:
         tried = sql.replace("pg_advisory", "pg_try_advisory")
@@ -115,7 +116,7 @@ async def can_lock(dsn: str, sql: str) -> bool:
 
 
 async def test_a_first_demand_and_a_decision_exclude_each_other(database: str):
-    """There is no row of the rule to lock yet; one person's decision could commit after the demand."""
+    """The rule has no row to lock yet. Without this, one person's decision could commit after the demand."""
     async with Pausing(database) as journal, Pausing(database) as beside:
         await made(journal, claim(), mark(), doubt())
         journal.gate, beside.gate = Gate(), Gate()
@@ -138,7 +139,7 @@ async def test_a_first_demand_and_a_decision_exclude_each_other(database: str):
 
 @asynccontextmanager
 async def clerk(dsn: str) -> Any:
-    """Yield the name and address of a user without any rights."""
+    """Yield the name and address of a user without any privileges."""
     name = "clerk_" + dsn.rpartition("/")[2]
     database = dsn.rpartition("/")[2]
     await say(
@@ -180,7 +181,7 @@ CREATE TABLE found (settings text);
 CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON transfer_async.keys_2
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION watch();
 """
-"""A deferred trigger runs at the commit, so it sees the settings that the commit uses."""
+"""A deferred trigger, which runs at the commit and so sees the settings that the commit uses."""
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ async def test_settings_of_the_database_do_not_weaken_a_commit(database: str, se
     async with PostgresJournal(database) as journal:
         await made(journal, claim(), mark(), create())
         await judged(journal, claim(), key="another")
-        async with journal._transaction() as session:  # as one that only looks for a lost commit
+        async with journal._transaction() as session:  # like a session that checks whether a commit was lost
             assert await session.fetch_value("SHOW synchronous_commit") == "on"
             await session.execute("ROLLBACK")
 
@@ -272,7 +273,7 @@ def pending(key: str, move: Move) -> PendingMove:
 
 
 class Careful(PostgresJournal):
-    """A journal without optimistic writes."""
+    """A journal that does not use optimistic writes."""
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
@@ -353,7 +354,7 @@ async def test_a_permanent_error_is_not_retried():
 
 
 class KilledWhileConnecting(PostgresJournal):
-    """The server ends two new sessions, which asyncpg reports as an error of its own."""
+    """A server that ends two new sessions. asyncpg then raises an error class of its own."""
 
     killed = 0
 
@@ -365,7 +366,7 @@ class KilledWhileConnecting(PostgresJournal):
 
 
 async def test_a_session_that_the_server_ends_while_it_is_opened_is_opened_again(database: str):
-    """This happens while a server restarts. Otherwise every order of a worker would fail."""
+    """This happens while a server restarts. Without this, every order of a worker fails."""
     async with KilledWhileConnecting(database) as journal:
         entry = await made(journal, claim())
 

@@ -10,7 +10,7 @@ from transfer_async.journal.postgres_sql import IDLE, EstimatedServerClock, Sess
 
 
 class Connection:
-    """A connection that records how it was closed; closing it may raise an error."""
+    """A connection that records how it was closed. Closing it may raise an error."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
@@ -29,7 +29,7 @@ class Connection:
 
 
 class Lender(Sessions):
-    """A pool of at most two such connections."""
+    """A pool of at most two of these connections."""
 
     def __init__(self) -> None:
         super().__init__(self._connected, limit=2)

@@ -1,4 +1,4 @@
-"""Two names belong to one person if they look alike, however they are encoded."""
+"""Names of operators that look alike belong to one person, however they are encoded."""
 
 import string
 
@@ -75,14 +75,14 @@ LOOK_ALIKES = {
 
 @each(("one", "other"), LOOK_ALIKES)
 def test_a_look_alike_name_counts_as_the_proposers(one: str, other: str):
-    """Otherwise one person with two accounts could approve their own proposal."""
+    """Without this, one person with two accounts could approve their own proposal."""
     for form in (str, str.upper, str.lower, str.title):
         assert is_same_person(form(one), other), form
         assert is_same_person(other, form(one)), form
 
 
 def test_look_alikes_follow_unicode():
-    """Each character that Unicode takes for an ASCII letter or digit makes no other person."""
+    """Replacing an ASCII letter or digit by a character that looks like it does not make another person."""
     pytest.importorskip("confusable_homoglyphs", reason="its copy of Unicode's confusables.txt is read")
     from confusable_homoglyphs.confusables import confusables_data
 

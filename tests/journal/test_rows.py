@@ -23,7 +23,7 @@ from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import KeySeal, rows
 from transfer_async.journal.model import Ending, Entry, HistoryEvent, KeyState, PendingUndo
 
-TEXTS = st.text(CHARACTERS, max_size=12)  # without surrogates, but with every control character
+TEXTS = st.text(CHARACTERS, max_size=12)  # all characters except surrogates
 NAMES = st.text("abcdefgh-", min_size=1, max_size=8)
 TIMES = st.floats(0.0, 4e9)
 LETTERS = st.text("abcxyzéßñ", min_size=1, max_size=8)
@@ -100,7 +100,7 @@ SEAL = KeySeal({"a": bytes(32)}, current="a")
 
 @given(entries)
 def test_every_entry_survives_a_round_trip(entry: Entry):
-    """Also with a seal, and for records written before there was a seal."""
+    """This also holds with encryption, and for records written before encryption was turned on."""
     places, seals = (("scope", "k"), None), ((None, None), (SEAL, SEAL), (None, SEAL))
     for place, (written, read) in product(places, seals):
         row = rows.row_of(entry, token="t", now=0.0, seal=written, place=place)
@@ -142,7 +142,7 @@ def test_a_corrupt_record_keeps_its_readable_part_and_its_full_text(changes: dic
 
 
 def test_a_state_that_does_not_fit_the_order_id_is_corrupt():
-    """A created key that is read as free would be paid again."""
+    """A created key that is read as free is paid again."""
     row = rows.row_of(_claimed(), token="t", now=0.0)
     for state, order_id in (("free", "tx-1"), ("claimed", "tx-1"), ("created", None)):
         entry = rows.entry_of(msgspec.structs.replace(row, state=state, order_id=order_id))
@@ -209,11 +209,11 @@ STORED = {
         "_StoredUndo": "intent hook receipt lease_until since",
     }
 }
-"""The fields of each part of a record, and the words of each enumeration, by format."""
+"""By format: the fields of each part of a record, and the values of each enumeration."""
 
 
 def test_a_format_never_changes_what_it_stores():
-    """Two versions with one format run side by side: a program's next write drops what it does not know.
+    """Versions with the same format run side by side, and each drops the values that it does not know.
 
     Only a new member of `_Body` is kept: it may join this list if the comment on `rows.STEPS` allows it.
     """

@@ -1,4 +1,4 @@
-"""Encryption of personal data: what is stored, who can decrypt it, and keys that cannot be decrypted."""
+"""Encryption of personal data: what is stored, who can decrypt it, and records that cannot be decrypted."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ PERSONS = (b"ada.eze", b"ben.okri", b"Okonkwo", b"Ngozi", b"22212345678")
 
 
 def seal(**keys: bytes) -> KeySeal:
-    """Return a seal whose last key is the current one."""
+    """Return a `KeySeal` whose last key is the current one."""
     return KeySeal(keys, current=list(keys)[-1])
 
 
@@ -160,7 +160,7 @@ SEALS = [None, seal(a=OLD)]
 
 
 async def rewritten(path: Path, *statements: str) -> None:
-    """Change the file as anyone with write access can."""
+    """Change the file as anyone with write access could."""
 
     def write() -> None:
         with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -175,7 +175,7 @@ async def rewritten(path: Path, *statements: str) -> None:
 async def test_an_intent_copied_to_another_key_releases_no_hold(
     world: World, tmp_path: Path, one: KeySeal | None, column: str
 ):
-    """Otherwise a refutation would release the hold of the other key's order, which may exist."""
+    """Without this, a refutation releases the hold of the other key's order, which may exist."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -206,7 +206,7 @@ async def test_an_intent_copied_to_another_key_releases_no_hold(
 
 @pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
 async def test_an_undo_copied_to_another_key_does_not_run(world: World, tmp_path: Path, one: KeySeal | None):
-    """Otherwise it would release the hold of an order that may exist."""
+    """Without this, the undo releases the hold of an order that may exist."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -235,7 +235,7 @@ async def test_an_undo_copied_to_another_key_does_not_run(world: World, tmp_path
 async def test_a_reply_copied_from_another_key_is_not_returned(
     world: World, tmp_path: Path, one: KeySeal | None
 ):
-    """Otherwise the caller would get another customer's order."""
+    """Without this, the caller gets another customer's order."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -255,7 +255,7 @@ async def test_a_reply_copied_from_another_key_is_not_returned(
 
 @pytest.mark.parametrize("at", [("test", "k"), ("live", "l"), ("live-k", ""), None])
 def test_data_encrypted_for_one_key_cannot_be_decrypted_under_another(at: tuple[str, str] | None):
-    """The scope and the key are part of the encryption, so other columns do not help."""
+    """The encryption is bound to the scope and the key, so changing other columns does not help."""
     one, entry = seal(a=OLD), replace(_persons(), pending_undos=())
     row = rows.row_of(entry, token="t", now=0.0, seal=one, place=("live", "k"))
     assert row.intent is not None
@@ -269,7 +269,7 @@ def test_data_encrypted_for_one_key_cannot_be_decrypted_under_another(at: tuple[
 
 
 def test_data_encrypted_for_one_intent_cannot_be_decrypted_in_another():
-    """Otherwise a record could show the data of another call with its key."""
+    """Without this, a record could show the data of another call with its key."""
     one, place = seal(a=OLD), ("live", "k")
     row = rows.row_of(replace(_persons(), pending_undos=()), token="t", now=0.0, seal=one, place=place)
     assert row.intent is not None
@@ -300,7 +300,7 @@ async def test_a_key_that_cannot_be_decrypted_raises_journal_failed_and_stays_bo
         assert verdict is not None
         assert verdict.denial is Rejection.UNREAD
         other = await made(journal, claim(number=3), key="other")
-        assert other.state is KeyState.CLAIMED  # nobody else suffers
+        assert other.state is KeyState.CLAIMED  # other keys are not affected
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
         entry = await journal.read(SCOPE, "k")
         assert entry is not None

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def in_file(path: Path, *statements: str) -> None:
-    """Run statements on the file as another program."""
+    """Run statements on the file, as another program would."""
 
     def say() -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -59,9 +59,9 @@ async def test_a_lease_that_ends_too_late_to_be_believed_hides_no_key(path: Path
 
 
 async def test_a_scope_that_was_not_stored_shares_no_number_with_another(path: Path):
-    """Otherwise two services share their keys, and one returns the other's orders."""
+    """Without this, two services share their keys, and one returns the other's orders."""
     async with SQLiteJournal(path) as journal:
-        assert await journal.move("a", "k", release(None)) is None  # This writes nothing, not even the scope.
+        assert await journal.move("a", "k", release(None)) is None  # This stores nothing, not even the scope.
         for number, scope in ((1, "b"), (2, "a")):
             claimed = await journal.move(scope, "k", claim(number))
             assert claimed is not None

@@ -1,4 +1,4 @@
-"""The journal's file, its log and its index: whatever is done to them, one key gets one order at most."""
+"""The journal's file, log and index: even if they are deleted or linked, one key gets at most one order."""
 
 import asyncio
 import os
@@ -38,11 +38,14 @@ def client_of(sandbox: Sandbox, journal: SQLiteJournal) -> TransferClient:
 
 
 async def test_opening_it_again_drops_no_lock(path: Path):
-    """Otherwise a second user would delete the log as the last one, and an order could be sent twice."""
+    """Without this, a second user deletes the log when it closes the file, and an order could be sent
+    twice.
+    """
     status = SQLiteJournal(path)
     async with (
         Sandbox() as sandbox,
-        SQLiteJournal(path, timeout=0.05) as journal,  # it waits only for a lock that is not given back
+        # A short timeout: only a lock that is never released would exceed it.
+        SQLiteJournal(path, timeout=0.05) as journal,
         client_of(sandbox, journal) as client,
         other_process(str(path), sandbox.base_url, sandbox.token) as other,
     ):
@@ -65,12 +68,12 @@ async def test_opening_it_again_drops_no_lock(path: Path):
 
 
 async def test_a_log_that_is_deleted_is_noticed_before_anything_is_sent(path: Path):
-    """Otherwise a mark would be lost, and the next process would send the order again."""
+    """Without this, a mark is lost, and the next process sends the order again."""
     await _notices(path, lambda: path.with_name(f"{path.name}-wal").unlink())
 
 
 async def test_an_index_that_is_deleted_is_noticed_before_anything_is_sent(path: Path):
-    """Otherwise other processes would not see this one's locks, and would overwrite its commits."""
+    """Without this, other processes don't see this one's locks, and overwrite its commits."""
     await _notices(path, lambda: path.with_name(f"{path.name}-shm").unlink())
 
 
@@ -86,12 +89,12 @@ async def _notices(path: Path, loss: Callable[[], None]) -> None:
         async with SQLiteJournal(path) as journal_of_another:
             found = await journal_of_another.read(sandbox.base_url, "earlier")
 
-    assert again.id == first.id  # nothing of what was committed is lost
+    assert again.id == first.id  # no commit was lost
     assert found is not None
 
 
 async def test_a_log_that_is_deleted_during_the_commit_is_noticed(path: Path):
-    """The check before the commit comes too early to find it."""
+    """The check before the commit is too early to notice it."""
 
     class Cleaner(Time):
         strikes = False
@@ -111,7 +114,7 @@ async def test_a_log_that_is_deleted_during_the_commit_is_noticed(path: Path):
 
 
 async def test_a_journal_file_with_a_second_hard_link_is_refused(path: Path):
-    """Otherwise each name would have its own log, as if there were two journals."""
+    """Without this, each name has its own log, as if there were two journals."""
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
     other = path.with_name("other.db")

@@ -1,4 +1,6 @@
-"""The state machine's table and guarantees; `test_transitions` has the result of every transition."""
+"""The table and the guarantees of the state machine. `test_transitions` has the result of every
+transition.
+"""
 
 from typing import Any
 
@@ -146,7 +148,7 @@ OF_PEOPLE: list[Move] = [
         )
     ),
 ]
-"""What people decide, beside the transitions of the contract's random runs."""
+"""Transitions by operators, which the contract tests' random runs lack."""
 MADE: st.SearchStrategy[Move] = st.one_of(
     st.builds(random_move, st.randoms(use_true_random=False), ORDER_IDS), st.sampled_from(OF_PEOPLE)
 )
@@ -225,7 +227,7 @@ KEPT_BY_EVERY_WALK = (
     nobody_approves_but_another_person_and_only_what_was_proposed,
     a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
 )
-"""What `tests.interleavings` does not explore: the decisions of people, and rejected transitions."""
+"""Guarantees that `tests.interleavings` does not check: operators' decisions, and rejected transitions."""
 
 
 @given(STEPS)

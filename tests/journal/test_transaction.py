@@ -1,4 +1,4 @@
-"""The decisions of one commit."""
+"""How one commit decides its transitions."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ PROPOSAL = Propose(id="p", decision=Decision.RESOLVE, attempt="a", order_id="tx-
 
 
 class Makes:
-    """Transactions over what a test has stored."""
+    """Makes transactions on stored entries that the test sets."""
 
     def __init__(self) -> None:
         self.cache = WriteCache()
@@ -106,7 +106,7 @@ async def test_one_commit_cannot_bind_an_order_id_to_two_keys(makes: Makes, seco
 
 
 async def test_a_proposal_does_not_bind_its_order_id_to_its_key(makes: Makes):
-    """Otherwise the order of another key, created in the same commit, would be a doubt."""
+    """Without this, an order of another key that is created in the same commit becomes a doubt."""
     makes.store("k-1", "a", claim(), mark(), doubt())
     makes.store("k-2", "b", claim(), mark())
     transaction = makes.transaction(("k-1", PROPOSAL), ("k-2", create("a", "tx-1")))
@@ -136,7 +136,9 @@ COMMITTED: dict[str, tuple[str, tuple[transitions.Move, ...], transitions.Move, 
     "a release of a suspected order, which left a doubt": ("t0", SENDER_IN_DOUBT, release(), Rejection.LOST),
     "an undo, and another transition since": ("other", UNDO_PENDING, mark_undone("hold"), None),
 }
-"""The stored token, the transitions that led to the stored entry, the committed one, and its rejection."""
+"""The stored token, the transitions that led to the stored entry, the committed transition, and its
+rejection.
+"""
 
 
 @pytest.mark.parametrize(("token", "way", "move", "denial"), COMMITTED.values(), ids=COMMITTED)
@@ -231,7 +233,7 @@ async def test_no_rejection_is_decided_optimistically(makes: Makes, wishes: tupl
 
 
 async def test_a_proposal_with_an_order_id_is_not_decided_optimistically(makes: Makes):
-    """Only the stored state shows whether another key has the order; no unique index checks a proposal."""
+    """Only stored data can show that another key has the order; no unique index covers proposals."""
     makes.store("k", "t", claim(), mark(), doubt())
     transaction = assumed(makes, ("k", PROPOSAL))
 

@@ -1,7 +1,7 @@
-"""What every transition does in every situation of a key: `decide` compared with the list `transitions.txt`.
+"""The result of every transition in every situation of a key: `decide` compared with `transitions.txt`.
 
-The list is for reading: review its changes line by line. After a change of the state machine,
-`python -m tests.journal.test_transitions` writes it anew.
+Review the changes of that file line by line. After a change of the state machine, write it anew with `python
+-m tests.journal.test_transitions`.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,9 @@ LIST = Path(__file__).with_name("transitions.txt")
 START = 100_000.0
 DAY = 86_400.0
 LATER = (1.0, 60.0, 300.0, 900.0, DAY)
-"""The seconds after a situation begins at which each transition is tried: limits are 60, 300 and 900 s."""
+"""The seconds after the start of a situation at which each transition is tried. The limits are 60, 300 and
+900 s.
+"""
 
 OTHER_ORDER = make_new_order()
 OTHER = OrderIntent(id="intent-9", key="k", order=OTHER_ORDER, beneficiary=None, held=None, send_before=None)
@@ -78,7 +80,7 @@ REFUTED_BEFORE = replace(REFUTED, pending_undos=())
 DEMANDED = after(j.demand())
 PROPOSED = after(j.propose(Decision.WAIVE, None, None), entry=DEMANDED)
 FAR = START + LATER[0] + BELIEVED
-"""The latest time that is believed, one second after a situation begins."""
+"""The latest time that the journal believes, one second after the start of a situation."""
 
 SITUATIONS: dict[str, Entry | None] = {
     "no record": None,
@@ -179,10 +181,10 @@ SITUATIONS: dict[str, Entry | None] = {
 }
 
 RULES: dict[str, Entry] = {"in doubt, under dual control": DEMANDED}
-"""The scope's own entry in a situation."""
+"""The entry of the scope in a situation, if it has one."""
 
 TAKEN = {f"{state}, and another key has the order's id" for state in ("claimed", "in doubt")}
-"""The situations in which the id of a transition is taken."""
+"""The situations in which another key already has the order id of a transition."""
 
 MOVES: dict[str, Move] = {
     "claim": j.claim(2),
@@ -274,7 +276,7 @@ MOVES: dict[str, Move] = {
 
 
 def shown(value: object, now: float) -> str:
-    """Return a value of an entry in one line; times are seconds from ``now``."""
+    """Return a value of an entry as one line. Times are relative to ``now``, in seconds."""
     match value:
         case OrderIntent():
             same = "" if value.order == j.intent().order else " of another order"
@@ -323,7 +325,9 @@ def clock(time: float | None, now: float) -> str:
 
 
 def clock_of_start(time: float | None, now: float) -> str:
-    """Return a time that may be of long ago: it does not change while time passes."""
+    """Return a time relative to the start of the situation, so that the text stays the same as time
+    passes.
+    """
     return clock(time, now) if time in (None, now) else f"start{time - START:+.0f}"
 
 
@@ -332,7 +336,9 @@ def field_shown(name: str, value: Any, now: float) -> str:
 
 
 def difference(before: Entry | None, entry: Entry, now: float) -> str:
-    """Return the fields of ``entry`` that are not as before, or else not as in an empty entry."""
+    """Return the fields of ``entry`` that differ from ``before``, or from an empty entry if there was
+    none.
+    """
     base = before or Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
     return "; ".join(
         f"{name}={field_shown(name, getattr(entry, name), now)}"
@@ -354,7 +360,9 @@ def decided(situation: str, move: Move, now: float) -> TransitionResult | None:
 
 
 def result_of(situation: str, move: Move, now: float) -> str:
-    """Return the changes of the entry, and the history line if it has more than the transition's name."""
+    """Return the changes of the entry, and the history line if it contains more than the transition's
+    name.
+    """
     entry, result = SITUATIONS[situation], decided(situation, move, now)
     if result is None:
         return "needs a record"
@@ -374,7 +382,7 @@ def situation_lines(name: str) -> Iterator[str]:
         due = due_at(entry)
         yield f"    {difference(None, entry, START)}"
         yield f"    (work is due: {clock(due, START)}; waits after: {', '.join(waits) or 'no time'}{ended})"
-    names: dict[str, list[str]] = {}  # by what becomes of the entry
+    names: dict[str, list[str]] = {}  # grouped by the result for the entry
     for move_name, move in MOVES.items():
         found: dict[str, list[str]] = {}
         for later in LATER:

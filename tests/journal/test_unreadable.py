@@ -1,4 +1,4 @@
-"""Corrupt records: they bind their key, and operators can see and end them."""
+"""Corrupt records keep their key bound, and operators can list them and end them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,14 +32,14 @@ NAME = PersonName("Ben", "Okri")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """Open the same journal again, as each new process does."""
+    """Open the same journal again, as a new process does."""
     if request.param == "postgres":
         return partial(PostgresJournal, request.getfixturevalue("database"))
     return partial(SQLiteJournal, request.getfixturevalue("tmp_path") / "journal.db")
 
 
 async def damage(journal: Any, column: str, old: str, new: str) -> None:
-    """Records that a damaged disk or an older version may leave."""
+    """Create records that a damaged disk or an older version may leave."""
     if isinstance(journal, SQLiteJournal):
         sql = f"UPDATE keys_2 SET {column} = replace({column}, ?, ?)"
         assert await journal._ask(lambda file: file._db.execute(sql, (old, new)).rowcount)
@@ -70,7 +70,7 @@ async def bound(client: TransferClient, key: str) -> None:
 async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
     world: World, opened: Callable[[], Any], damaged: tuple[str, str, str]
 ):
-    """Otherwise nobody could see or end the doubt, and its hold would stay for ever."""
+    """Without this, nobody can see or end the doubt, and its hold is never released."""
     async with opened() as journal:
         await in_doubt(world, journal, "a", "b")
         await damage(journal, *damaged)
@@ -109,7 +109,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
 
 
 async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[], Any]):
-    """It names both parties, and error trackers show every local variable."""
+    """The record names both parties, and error trackers store every local variable."""
     async with opened() as journal:
         await in_doubt(world, journal, "k")
         await damage(journal, "intent", '["Ben","Okri",null]', "[1,2,null]")
@@ -128,7 +128,9 @@ async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[],
 
 
 async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> None:
-    """The undo is pending: the order was refused, but its hold could not be released."""
+    """Make an undo unreadable that is pending because the order was refused and its hold could not be
+    released.
+    """
     world.bank.release_error = RuntimeError()
     async with opened() as journal:
         await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
@@ -154,7 +156,7 @@ async def test_a_corrupt_undo_is_dropped_only_by_an_explicit_decision(
 async def test_an_early_proposal_to_free_a_corrupt_key_writes_nothing(
     world: World, opened: Callable[[], Any]
 ):
-    """Otherwise the record would be quarantined and the key freed without an approval."""
+    """Without this, the record is quarantined and the key is freed without an approval."""
     await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
         before = await client.history("k")
@@ -167,7 +169,7 @@ async def test_an_early_proposal_to_free_a_corrupt_key_writes_nothing(
 
 
 async def test_a_corrupt_record_does_not_block_notifications_of_other_keys(world: World, tmp_path: Any):
-    """Otherwise one corrupt record would stop every sweep at its key."""
+    """Without this, one corrupt record stops every sweep at its key."""
     async with SQLiteJournal(tmp_path / "journal.db") as journal:
         await in_doubt(world, journal, "a", "b")
         async with world.client(journal=journal) as client:
@@ -188,7 +190,7 @@ async def test_a_corrupt_record_does_not_block_notifications_of_other_keys(world
 async def test_invalid_text_hides_no_other_key_and_an_operator_can_end_it(
     world: World, tmp_path: Any, column: str
 ):
-    """Otherwise one damaged byte would hide every doubt and every hold."""
+    """Without this, one damaged byte hides every doubt and every hold."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await in_doubt(world, journal, "a", "b")
@@ -213,7 +215,7 @@ async def test_invalid_text_hides_no_other_key_and_an_operator_can_end_it(
 async def test_a_record_whose_text_became_a_blob_still_needs_attention(
     world: World, tmp_path: Path, text: str
 ):
-    """A flipped bit in a file changes the type of a value. No pattern of SQL matches a blob."""
+    """One flipped bit in a file can change a value's type to BLOB, which no SQL pattern matches."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await in_doubt(world, journal, "a")

@@ -1,4 +1,4 @@
-"""Journals of other versions: refusal, upgrade, and what an old program can do afterwards."""
+"""Journals of other versions: refusal, upgrade, and what an old program can still do afterwards."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ Maker = Callable[[int], Store]
 
 @pytest.fixture(params=BACK_ENDS)
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
-    """Create a store with the sample of a version."""
+    """Return a function that creates a store with the sample of a version."""
     if request.param == "sqlite":
         return lambda version: FileStore(tmp_path / "journal.db", version)
     database: str = request.getfixturevalue("database")
@@ -51,7 +51,7 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
 
 @pytest.fixture
 def store(maker: Maker) -> Store:
-    """A store with the sample of version 1."""
+    """Return a store with the sample of version 1."""
     return maker(1)
 
 
@@ -86,7 +86,7 @@ async def claimed(journal: Journal, key: str) -> None:
 
 
 def set_version(store: Store, version: int) -> str:
-    """Return the statement that sets the stored version."""
+    """Return the SQL statement that sets the stored version."""
     return (
         f"PRAGMA user_version={version}"
         if isinstance(store, FileStore)
@@ -99,7 +99,7 @@ def set_version(store: Store, version: int) -> str:
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 def test_there_is_test_data_of_each_version(back_end: str):
-    """When you raise `VERSION`, add test data with `python -m tests.journal.released`."""
+    """When you raise `VERSION`, add a sample with `python -m tests.journal.released`."""
     assert versions_of(back_end) == set(range(1, VERSION + 1))
 
 
@@ -147,7 +147,7 @@ async def test_keys_of_version_1_are_readable_and_can_be_resolved(store: Store):
 
 
 async def test_an_upgrade_changes_only_the_table_name_and_the_version(store: Store):
-    """A plan counts the keys and changes nothing; a second upgrade has nothing to do."""
+    """A plan counts the keys and changes nothing. A second upgrade has nothing to do."""
     before, journal = await content(store), store.journal()
     plan = await journal.planned_upgrade()
     planned = await content(store)
@@ -175,7 +175,7 @@ def test_an_upgraded_file_has_the_tables_of_a_new_one(tmp_path: Path):
             sql = 'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)'
             found.append([(*one, db.execute(sql, one[:1]).fetchall()) for one in names])
 
-    # What SQLite makes for UNIQUE is named after the table as it was called at first.
+    # SQLite names its automatic index for UNIQUE after the table's original name.
     assert str(found[0]).replace("autoindex_keys_1", f"autoindex_{ENTRY_TABLE}_1") == str(found[1])
 
 
@@ -262,7 +262,7 @@ async def test_only_the_owner_of_the_tables_may_upgrade_them(database: str):
 
 
 def statements_of_version_1(back_end: str) -> list[str]:
-    """Return the statements that a program of version 1 runs."""
+    """Return the SQL statements that a program of version 1 runs."""
     text = (HERE / f"1.{back_end}.statements.sql").read_text(encoding="utf-8")
     return [one for one in map(str.strip, text.split(";\n")) if one]
 
@@ -291,7 +291,7 @@ async def test_no_statement_of_version_1_finds_its_table_in_the_database(databas
     store = await asyncio.to_thread(TableStore, database)
     statements = await asyncio.to_thread(statements_of_version_1, "postgres")
     connection = await asyncpg.connect(database)
-    prepared = [await connection.prepare(sql) for sql in statements]  # as a program that is running has them
+    prepared = [await connection.prepare(sql) for sql in statements]  # like a program that is still running
     types = {"text": "", "text[]": [], "float8": 0.0, "int8": 1}
     values = [[types[one.name] for one in statement.get_parameters()] for statement in prepared]
     for statement, given in zip(prepared, values, strict=True):
@@ -403,7 +403,7 @@ async def test_an_upgrade_is_refused_while_an_old_transaction_is_open(
 
 
 async def test_a_write_between_the_plan_and_the_lock_stops_the_upgrade(store: Store):
-    """Programs that still run must be stopped first."""
+    """Programs that are still running must be stopped first."""
     journal = store.journal()
     plan = await journal.planned_upgrade()
     await say(store, "UPDATE keys SET state = 'free' WHERE key = 'claimed'")
@@ -433,7 +433,7 @@ def test_an_interrupted_upgrade_leaves_a_valid_file(tmp_path: Path):
     store, cut = FileStore(tmp_path / "journal.db"), FileStore(tmp_path / "cut.db")
     store.say("PRAGMA journal_mode=WAL")
     before = store.content()
-    with closing(sqlite3.connect(store.path)) as reader:  # or the log would be gone in the end
+    with closing(sqlite3.connect(store.path)) as reader:  # keeps SQLite from deleting the log at the end
         reader.execute("SELECT count(*) FROM keys").fetchone()
         asyncio.run(upgrade(store))
         main, log = store.path.read_bytes(), Path(f"{store.path}-wal").read_bytes()

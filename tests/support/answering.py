@@ -1,4 +1,4 @@
-"""A service that returns the answers of a test and records exactly what it received."""
+"""A test service that sends prepared responses and records every request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ class Came:
 
 @frozen(kw_only=True)
 class Answer:
-    """A response: ``lost`` sends nothing, ``cut`` stops before the end, ``gate`` delays it."""
+    """One prepared response. ``lost`` sends nothing, ``cut`` sends only a part, and ``gate`` delays it."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -33,7 +33,7 @@ class Answer:
 
 @define
 class Answering:
-    """The service. It sends ``answers`` in order; after them, it returns the request's body, or ``{}``."""
+    """Sends ``answers`` in order. When none is left, returns the request's body, or ``{}`` if it is empty."""
 
     base_url: str = ""
     came: list[Came] = field(factory=list)

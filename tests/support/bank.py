@@ -1,4 +1,4 @@
-"""A bank that records all calls, and a clock and a journal that a test controls."""
+"""A bank that records all calls, with a clock and a journal that the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,26 +39,26 @@ T = TypeVar("T")
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 CALL = ("beneficiary", "held", "send_before", "deadline")
-"""The arguments of one call besides its order and its key."""
+"""The arguments of a call, except its order and key."""
 
 
 def new_order(**changes: Any) -> NewOrder:
-    """An order that the sandbox accepts."""
+    """Return an order that the sandbox accepts."""
     return NewOrder(**{**ORDER, "external_order": external_order(), **changes})
 
 
 def external_order(**changes: Any) -> NewExternalOrder:
-    """The bank's part of an order."""
+    """Return the bank's part of an order."""
     return NewExternalOrder(**{**EXTERNAL, **changes})
 
 
 def other_order() -> NewOrder:
-    """An order for twice as much."""
+    """Return an order for twice the amount."""
     return new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
 
 
 def refused_order() -> NewOrder:
-    """An order that the sandbox refuses, because its username is not registered."""
+    """Return an order that the sandbox refuses, because its username is not registered."""
     return new_order(poster_recipient_username="nobody@example.com")
 
 
@@ -93,7 +93,7 @@ class Time:
 
 
 class Bank:
-    """Holds by intent, each placed and released once for repeated calls, and a log of their order."""
+    """The bank's holds by intent, and a log of all calls. Repeated calls place or release it only once."""
 
     def __init__(self) -> None:
         self.open: dict[str, str] = {}
@@ -162,7 +162,7 @@ class StepHook:
 
 
 class Gate:
-    """Holds every caller until it is opened; a test can wait for their arrival."""
+    """Blocks every caller until it is opened. A test can wait until a caller arrives."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -178,14 +178,14 @@ class Gate:
         self._open.set()
 
     async def catches(self, call: Awaitable[T]) -> asyncio.Future[T]:
-        """Start a call and return its task once a caller waits at the gate."""
+        """Start a call. Return its task when it has arrived at the gate."""
         task = asyncio.ensure_future(call)
         await self.reached.wait()
         return task
 
 
 class SpiedJournal:
-    """A journal that wraps another, records its transitions, and fails or waits as a test sets it."""
+    """A journal that wraps another, records its transitions, and fails or waits when a test asks for it."""
 
     durable = False
 
@@ -259,11 +259,11 @@ class SpiedJournal:
 
 
 class Gone(BaseException):
-    """The journal's error that stands for a worker's death: the call writes nothing after it."""
+    """The journal error that simulates a worker's death: after it, the call writes nothing more."""
 
 
 class World:
-    """A sandbox, a bank, a clock and a journal, with clients between them."""
+    """A sandbox, a bank, a clock and a journal, and the clients that use them."""
 
     def __init__(self, sandbox: Sandbox, journal: Journal | None = None) -> None:
         self.sandbox = sandbox
@@ -279,7 +279,7 @@ class World:
             yield client
 
     def made(self, **settings: Any) -> TransferClient:
-        """A client that the test closes itself."""
+        """Return a client that the test must close."""
         options: dict[str, Any] = {
             "token": self.sandbox.token,
             "hooks": [self.bank.hold],
@@ -291,7 +291,7 @@ class World:
         return TransferClient(self.sandbox.base_url, options.pop("token"), **options)
 
     async def create(self, order: NewOrder | None = None, *, key: str | None = "k", **words: Any) -> Order:
-        """Make one call with its own client; `words` are arguments of the call or settings of the client."""
+        """Make one call with a new client. `words` are arguments of the call or settings of the client."""
         call = {name: words.pop(name) for name in CALL if name in words}
         async with self.client(**words) as client:
             wish = new_order() if order is None else order
@@ -300,13 +300,13 @@ class World:
     async def fails(
         self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **words: Any
     ) -> E:
-        """Make one call that must fail, and return its error."""
+        """Make one call that must fail. Return its error."""
         with pytest.raises(kind, match=match) as caught:
             await self.create(order, **words)
         return caught.value
 
     async def recover(self, **settings: Any) -> RecoveryReport:
-        """Run recover with its own client."""
+        """Run `recover` with a new client."""
         async with self.client(**settings) as client:
             return await client.recover()
 
@@ -323,7 +323,7 @@ class World:
         return await self.journal.journal.move(self.scope, key, of_key(move, key))
 
     async def ended(self, key: str = "k") -> None:
-        """Return once a call with a key that was at work has ended."""
+        """Wait until the call that uses a key has ended."""
         while (await self.entry(key)).state in (KeyState.CLAIMED, KeyState.SENDING):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -333,7 +333,7 @@ class World:
         return [f"{step.move}: {step.state.value}" for step in steps]
 
     async def crash(self, at: type, *, key: str = "k", **settings: Any) -> str:
-        """Let a worker die just before a transition. Return the id of its intent."""
+        """Simulate a worker that dies just before a transition. Return the id of its intent."""
 
         async def die(_: object) -> None:
             raise Gone
@@ -351,25 +351,25 @@ class World:
         return intent_id
 
     async def in_doubt(self, key: str = "k", **settings: Any) -> None:
-        """Create a doubt: the order is sent, and its response is lost."""
+        """Put a key in doubt: the order is sent, and its response is lost."""
         self.sandbox.faults.add(CloseAfterProcessing())
         await self.fails(OutcomeUnknown, key=key, **settings)
 
     async def owing(self, key: str = "k") -> None:
-        """Create a pending undo: the order is refused, and its hold cannot be released."""
+        """Leave an undo pending: the order is refused, and its hold cannot be released."""
         self.bank.release_error = RuntimeError()
         await self.fails(Refused, refused_order(), key=key)
         self.bank.release_error = None
 
     async def stalled(self, call: Awaitable[T]) -> asyncio.Future[T]:
-        """Start a call and return its task once its order is created and its answer held back."""
+        """Start a call. Return its task when its order exists and its response is held back."""
         self.sandbox.faults.add(StallAfterProcessing())
         task = asyncio.ensure_future(call)
         await self.sandbox.stalled()
         return task
 
     def meanwhile(self, at: type, work: Callable[[], Awaitable[object]]) -> None:
-        """Call ``work`` as another worker just before the next transition of a kind."""
+        """Call ``work`` as another worker just before the next transition of the given kind."""
 
         async def work_once(_: object) -> None:
             del self.journal.before[at]
@@ -391,14 +391,14 @@ class World:
         await client.create_order(new_order(), key="k")
 
     async def resolve(self, order_id: str, key: str = "k") -> None:
-        """Resolve a doubt as an operator who has seen the order."""
+        """Resolve the doubt as an operator who has seen the order."""
         attempt = await self._doubted(key)
         await self._made(
             Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen"), key
         )
 
     async def refute(self, key: str = "k") -> None:
-        """Refute the order as an operator: its undos are pending from now on."""
+        """Refute the order as an operator, so that its undos become pending."""
         attempt = await self._doubted(key)
         owed = undos_on_failure(await self.entry(key))
         settings: dict[str, Any] = {"settle_after": -60.0, "pending_undos": owed, "lease": 0.0}
@@ -445,7 +445,7 @@ async def world_in_a_file(
 async def failure(
     call: Awaitable[object], kind: type[BaseException] = TransferError, *, match: str | None = None
 ) -> Any:
-    """Return the error of a call: any library error, or one of exactly this class."""
+    """Return the error of a call: any library error or, with ``kind``, one of exactly this class."""
     with pytest.raises(kind, match=match) as caught:
         await call
     assert kind in (TransferError, type(caught.value))

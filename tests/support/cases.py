@@ -1,4 +1,4 @@
-"""A table of cases in one test, for rows whose set-up would cost more than their checks."""
+"""Table-driven tests: run all rows in one test if the set-up costs more than the checks."""
 
 import functools
 import inspect
@@ -9,14 +9,14 @@ from typing import Any
 from tests.support.ids import told
 
 LONGEST = 300
-"""The maximum number of characters of a row in a message."""
+"""The maximum length of a row in a failure message."""
 
 
 def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
     """Run a test for each row of a table, and name the row in a failure.
 
-    It is used like `pytest.mark.parametrize`; several of them run every combination. All rows share the
-    test's fixtures. The keys of a mapping are the names of its rows.
+    Use it like `pytest.mark.parametrize`. Several decorators run every combination. All rows share the test's
+    fixtures. The keys of a mapping are the names of its rows.
     """
     names = (names,) if isinstance(names, str) else names
     rows = dict(table) if isinstance(table, Mapping) else dict(enumerate(table))
@@ -51,9 +51,9 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
 
 @contextmanager
 def told_of(row: Any) -> Iterator[None]:
-    """Add the row to a failure within the block."""
+    """Name the row in any failure within the block."""
     try:
         yield
-    except BaseException as error:  # the failures of pytest are not an Exception
+    except BaseException as error:  # pytest's failures are not subclasses of Exception
         error.add_note(f"at the row {told(row)[:LONGEST]}")
         raise

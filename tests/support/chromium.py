@@ -1,6 +1,7 @@
-"""A headless Chromium, controlled by its own protocol. Pages are read through the accessibility tree.
+"""A headless Chromium, controlled through its DevTools protocol.
 
-Pages are used by keyboard, and their scripts are off. Tests wait for the event that a page has loaded.
+Tests read pages through the accessibility tree and use them by keyboard. The pages' scripts are disabled.
+Every action waits until the next page has loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0
-"""A timeout in seconds that only a hang reaches."""
+"""A timeout in seconds that expires only if something hangs."""
 
 _ARGUMENTS = (
     "--headless=new",
@@ -76,7 +77,7 @@ class Browser:
         return result
 
     async def tab(self, *, width: int = 1600, height: int = 1000, dark: bool = False) -> Tab:
-        """Open a tab without cookies, in a window of this size in pixels."""
+        """Open a tab with its own cookies, in a window of this size in pixels."""
         context = (await self.ask("Target.createBrowserContext"))["browserContextId"]
         target = await self.ask("Target.createTarget", url="about:blank", browserContextId=context)
         found = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
@@ -111,7 +112,7 @@ class Tab:
         return await self._browser.ask(method, self._session, **params)
 
     async def look(self, *, width: int, height: int = 1000, dark: bool = False) -> None:
-        """Change the size of the window, or the colours."""
+        """Change the size of the window, or its colour scheme."""
         await self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -148,7 +149,7 @@ class Tab:
         """Return the accessibility tree: role, name and focus of each element."""
         found = {node["nodeId"]: node for node in (await self.ask("Accessibility.getFullAXTree"))["nodes"]}
         nodes, left = [], [node["nodeId"] for node in found.values() if "parentId" not in node]
-        while left:  # as it is read: each with what is in it, before the next
+        while left:  # in reading order: each element, then its children, then its next sibling
             nodes.append(found[left.pop()])
             left += [child for child in reversed(nodes[-1].get("childIds", ())) if child in found]
         return [
@@ -176,7 +177,7 @@ class Tab:
             await self.ask("Input.dispatchKeyEvent", type=kind, **_KEYS[key])
 
     async def reach(self, name: str, *, role: str | None = None, presses: int = 120) -> None:
-        """Press the tab key until the element with this name has the focus."""
+        """Press Tab until the element with this name has the focus."""
         names = []
         for _ in range(presses):
             await self.press("Tab")
@@ -201,7 +202,7 @@ class Tab:
         await self._load()
 
     async def evaluate(self, script: str) -> Any:
-        """Return the result of a script of the test, to which the page's policy does not apply."""
+        """Return the result of a script that the test injects; the page's policy does not apply to it."""
         await self.ask("Emulation.setScriptExecutionDisabled", value=False)
         try:
             found = await self.ask(
@@ -213,7 +214,7 @@ class Tab:
         return found["result"].get("value")
 
     async def picture(self, path: Path) -> None:
-        """Return a picture of the whole page as a PNG."""
+        """Return a PNG image of the whole page."""
         size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 6000), "scale": 1}
         shot = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -230,7 +231,7 @@ async def browser() -> AsyncIterator[Browser]:
         *_ARGUMENTS,
         f"--user-data-dir={home}",
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "TMPDIR": home},  # A killed browser leaves its temporary directories behind.
+        env={**os.environ, "TMPDIR": home},  # a killed browser leaves its temporary directories behind
     )
     try:
         async with aiohttp.ClientSession() as session:

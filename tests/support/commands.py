@@ -1,4 +1,4 @@
-"""The command line, run in the test's process or in another one."""
+"""Helpers that run the command line in the test's process or in another one."""
 
 import asyncio
 import functools
@@ -15,18 +15,18 @@ from transfer_async._cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-"""A timeout in seconds that only a hang reaches."""
+"""A timeout in seconds that expires only if something hangs."""
 
-testing._get_command = functools.cache(testing._get_command)  # expensive, and the same for every call
+testing._get_command = functools.cache(testing._get_command)  # slow to build, and always the same
 
 
 def invoke(*words: Any, answers: str | bytes | None = None) -> testing.Result:
-    """Run a command on its own event loop."""
+    """Run a command in its own event loop."""
     return testing.CliRunner().invoke(app, [*map(str, words)], input=answers, prog_name="transfer-async")
 
 
 async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testing.Result:
-    """Run a command in a thread. Check its exit code, and that it shows no traceback."""
+    """Run a command in a thread. Check its exit code and that it prints no traceback."""
     result = await asyncio.to_thread(invoke, *words, answers=answers)
     assert "Traceback" not in result.output
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -36,21 +36,21 @@ async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testi
 
 
 def refused(*words: Any, answers: str | bytes | None = None) -> str:
-    """Return the one-line error of a refused command."""
+    """Run a command that must be refused. Return its error, which has one line."""
     result = invoke(*words, answers=answers)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     return result.stderr
 
 
 class Running:
-    """A command in another process, whose output is read line by line."""
+    """A command that runs in another process, with its output read line by line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[str] = []
 
     async def line(self, begin: str) -> str:
-        """Return the rest of the next line that begins with ``begin``."""
+        """Skip to the next line that begins with ``begin``. Return the rest of it."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -61,7 +61,7 @@ class Running:
                     return line.removeprefix(begin).strip()
 
     async def end(self) -> tuple[int | None, str]:
-        """Return the exit code and the rest of the output."""
+        """Wait until the command ends. Return its exit code and the rest of its output."""
         async with asyncio.timeout(PATIENCE):
             rest, _ = await self.process.communicate()
         return self.process.returncode, (rest or b"").decode()
@@ -75,7 +75,7 @@ async def running(
     stderr: int = asyncio.subprocess.STDOUT,
     **environment: str,
 ) -> AsyncIterator[Running]:
-    """Run a command with only the given ``TRANSFER_`` variables, and kill it in the end."""
+    """Run a command with only the given ``TRANSFER_`` variables, and kill it at the end."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRANSFER_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "transfer_async", *map(str, words)),

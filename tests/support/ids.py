@@ -1,8 +1,8 @@
-"""Ids of parametrized tests that are equal in every process, as pytest-xdist requires."""
+"""Ids for parametrized tests that are the same in every process, as pytest-xdist requires."""
 
 import re
 
 
 def told(value: object) -> str:
-    """Return the repr of a value without the memory address of a plain object."""
+    """Return the repr of ``value`` without memory addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,3 +1,3 @@
-"""Transitions and entries for tests of the journal, from the public contract of journals."""
+"""Transitions and entries for tests of journals."""
 
 from transfer_async.testing.journal_contract.journal_moves import *  # noqa: F403 - a contract has nothing else

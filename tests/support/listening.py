@@ -1,4 +1,4 @@
-"""Closing of an asyncio server without leaving a socket open."""
+"""Close an asyncio server without leaving a socket open."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection
 from tests.support.bank import turns
 
 _ACCEPTING = 5
-"""Iterations of the event loop after which an accepted connection has its task."""
+"""The loop iterations until an accepted connection has its task."""
 
 
 async def stop_serving(server: asyncio.Server, connections: Collection[asyncio.Task[None]]) -> None:
-    """Close ``server``, and end the tasks of its connections."""
+    """Close ``server`` and end the tasks of its connections."""
     await stop_listening(server)
     for task in connections:
         task.cancel()
@@ -23,7 +23,7 @@ async def stop_serving(server: asyncio.Server, connections: Collection[asyncio.T
 async def stop_listening(server: asyncio.Server) -> None:
     """Close ``server`` once every accepted connection has its transport and its task.
 
-    asyncio leaves a socket open if it was accepted in the iteration in which the server is closed.
+    asyncio leaks a socket that it accepts in the same iteration in which the server is closed.
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:

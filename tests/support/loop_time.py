@@ -1,4 +1,4 @@
-"""Control of the event loop's time, so that timers fire at once."""
+"""Control of the event loop's clock, so that timers fire at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 MUST_RUN_OUT = 0.01
-"""A timeout in real seconds for a test in which no response can come before it expires."""
+"""A timeout in real seconds for a call that can never get a response, so it always expires."""
 
 
 class LoopTime:
-    """The time of the running event loop, while ``patch`` is active.
+    """The clock of the running event loop while ``patch`` is active.
 
     Attributes:
-        passed: the seconds by which the time was advanced.
+        passed: the seconds by which the clock was advanced.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ class LoopTime:
         self.passed = 0.0
         self._timers: list[_Timer] = []
         patch.setattr(loop, "time", lambda: now() + self.passed)
-        if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop's timers do not call `time`
+        if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop's timers ignore `time`
             call_later = loop.call_later
 
             def call_at(when: float, act: Callable[..., object], *args: Any, context: Any = None) -> _Timer:
@@ -41,7 +41,7 @@ class LoopTime:
             )
 
     async def pass_(self, seconds: float) -> None:
-        """Advance the time by ``seconds`` and run the timers that are due."""
+        """Advance the clock by ``seconds`` and run the timers that are due."""
         self.passed += seconds
         now = asyncio.get_running_loop().time()
         for timer in [timer for timer in self._timers if timer.when() <= now]:
@@ -52,7 +52,7 @@ class LoopTime:
 
 
 class _Timer:
-    """The part of `asyncio.TimerHandle` that is needed. It runs its function once."""
+    """The part of `asyncio.TimerHandle` that the loop needs. It calls its function once."""
 
     def __init__(self, when: float, act: Callable[[], object]) -> None:
         self._when = when

@@ -11,20 +11,20 @@ OPTION = "--loop"
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Add the option that chooses the loop."""
+    """Add the option ``--loop``."""
     parser.addoption(
         OPTION, choices=["asyncio", "uvloop"], default="asyncio", help="the event loop of async tests"
     )
 
 
 def choose(config: pytest.Config) -> None:
-    """Make pytest-asyncio create the chosen kind of event loop."""
+    """Make pytest-asyncio use the chosen kind of event loop."""
     if config.getoption(OPTION) == "uvloop":
         config.pluginmanager.register(_OnUvloop())
 
 
 class _OnUvloop:
     def pytest_asyncio_loop_factories(self) -> dict[str, Any]:
-        import uvloop  # not every system has it
+        import uvloop  # uvloop does not support every system
 
         return {"uvloop": uvloop.new_event_loop}

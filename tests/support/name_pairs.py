@@ -1,9 +1,9 @@
-"""Pairs of names with the expected result and its reason. All people are fictional.
+"""Pairs of names with the expected result and the reason. All people are fictional.
 
-The pairs were selected from a longer table. For each of 1,346 small changes of the matcher that the table
-detected, they include four pairs that detect it, or all.
+The pairs were selected from a longer table. 1,346 small changes of the matcher made some pairs of that table
+fail. For each change, at least four of the failing pairs (or all of them) are kept here.
 
-A name is written ``first / last`` or ``first / middle / last``; a part may be empty.
+Names are written ``first / last`` or ``first / middle / last``. A part may be empty.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Pair(NamedTuple):
 
 
 def name(text: str) -> PersonName:
-    """``first / last`` or ``first / middle / last`` as a `PersonName`."""
+    """Return ``first / last`` or ``first / middle / last`` as a `PersonName`."""
     parts = [part.strip(" ") for part in text.split("/")]
     return PersonName(first=parts[0], last=parts[-1], middle=parts[1] if len(parts) == 3 else None)
 
@@ -453,4 +453,4 @@ CROWDS = {
         "Çetin Kara Koç Kurt Özkan Şimşek",
     ),
 }
-"""Common first names and common last names of each tradition: any two people made of them are different."""
+"""Common first names and common last names of each tradition. All combinations name different people."""

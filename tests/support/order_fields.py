@@ -1,4 +1,4 @@
-"""The fields of an order that the sandbox accepts, for JSON, for files and for `NewOrder`."""
+"""The fields of an order that the sandbox accepts, usable in JSON, in files and in `NewOrder`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,4 +22,4 @@ ORDER: Mapping[str, Any] = {
     "matcher_amount": "100.00",
     "exchange_rate": "1550.25",
 }
-"""The other fields."""
+"""The remaining fields of an order."""

@@ -1,4 +1,4 @@
-"""Files of orders."""
+"""Create files of orders, and read their outcomes."""
 
 import csv
 import io
@@ -14,11 +14,11 @@ from transfer_async._cli.output import TextLines
 
 COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
-"""Every hundredth order has a beneficiary that is not registered."""
+"""One in this number of orders has a beneficiary that is not registered, so the service refuses it."""
 
 
 def row(number: int, **changes: str) -> dict[str, str]:
-    """Return the cells of an order by column. The poster's username contains the key."""
+    """Return the cells of an order by column name. The poster's username contains the key."""
     key = f"payment-{number:07}"
     return {"key": key, "poster_username": poster_of(key)} | COMMON | {"held": f"hold-{number}"} | changes
 
@@ -28,7 +28,7 @@ def poster_of(key: str) -> str:
 
 
 def rows(count: int, **changes: str) -> Iterator[dict[str, str]]:
-    """Yield ``count`` orders; the service refuses every hundredth."""
+    """Yield ``count`` orders; the service refuses every hundredth one."""
     for number in range(1, count + 1):
         nobody = {"poster_recipient_username": "nobody@example.com"} if number % REFUSED_EVERY == 0 else {}
         yield row(number, **changes, **nobody)
@@ -67,7 +67,7 @@ def csv_file(path: Path, count: int, **changes: str) -> Path:
 
 
 def lines_of(text: str | bytes) -> TextLines:
-    """Return the lines of a text as if it were read from a file."""
+    """Return the lines of a text as if they were read from a file."""
     data = text.encode() if isinstance(text, str) else text
     return TextLines(io.BufferedReader(io.BytesIO(data)))
 
@@ -78,5 +78,5 @@ def read_csv(text: str | bytes) -> list[Record]:
 
 
 def told(path: Path) -> list[dict[str, Any]]:
-    """Return the outcomes in a file."""
+    """Return the outcomes that a file contains."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""A parsed page, and the headers of requests that other pages cause."""
+"""A parsed HTML page, and the headers of cross-site requests."""
 
 from html.parser import HTMLParser
 
@@ -16,11 +16,11 @@ ELSEWHERE = [
     {"Origin": "http://["},
     {"Referer": "http://{host}/"},
 ]
-"""Headers of requests that may not come from a page of this host."""
+"""Headers that a request from a page of this host never has."""
 
 
 class Page(HTMLParser):
-    """A page: its forms, its links, its text, and all tags."""
+    """An HTML page, parsed into its forms, links, tags and text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -53,5 +53,5 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """The text with one space between words."""
+        """The page's text, with one space between words."""
         return " ".join("".join(self._texts).split())

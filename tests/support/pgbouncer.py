@@ -1,4 +1,4 @@
-"""A real PgBouncer that pools transactions, for tests. It is a package of the operating system."""
+"""A real PgBouncer in transaction mode for tests. The operating system's package provides it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pool_mode = transaction
 default_pool_size = 3
 server_round_robin = 1
 """
-"""Each transaction gets the connection that was idle longest, so rarely the one of the transaction before."""
+"""Use the least recently used connection, so that consecutive transactions rarely share one."""
 
 
 class PgBouncer(ServerProcess):
-    """PgBouncer in front of a PostgreSQL server. A client has a connection of the server for one transaction.
+    """PgBouncer in front of a PostgreSQL server. Each transaction gets a server connection.
 
     Args:
-        server: the running server.
+        server: the running PostgreSQL server.
         options: the arguments of `ServerProcess`.
     """
 
@@ -42,11 +42,11 @@ class PgBouncer(ServerProcess):
 
     @classmethod
     def program(cls) -> str | None:
-        """Return the path of the program, or None if it is not installed."""
+        """Return the path of PgBouncer, or None if it is not installed."""
         return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
     def through(self, dsn: str) -> str:
-        """Return the address of the database at ``dsn`` that leads through PgBouncer."""
+        """Return the address through PgBouncer of the database at ``dsn``."""
         return urlsplit(dsn)._replace(netloc=f"postgres@127.0.0.1:{self.port}").geturl()
 
     def _command(self) -> Sequence[str]:
@@ -56,4 +56,4 @@ class PgBouncer(ServerProcess):
         self._data.write_text(
             _CONFIGURATION.format(server=self._server.port, port=self.port), encoding="utf-8"
         )
-        self._data.chmod(0o644)  # PgBouncer may run as another user, whatever the umask.
+        self._data.chmod(0o644)  # PgBouncer may run as another user, so don't depend on the umask

@@ -1,4 +1,4 @@
-"""Ports without a listener. A port that was merely freed may be given to another server at once."""
+"""Ports that refuse connections. A port that was merely freed may be given to another server at once."""
 
 import socket
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Hold a port of loopback that refuses connections and that the system gives to no other program.
+    """Hold a loopback port that refuses connections and that the system gives to no other program.
 
-    A server that requests this port and sets `SO_REUSEADDR`, as asyncio's servers do, may listen on it.
+    A server that requests this port and sets `SO_REUSEADDR`, as asyncio's servers do, can still listen on it.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

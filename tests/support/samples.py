@@ -1,4 +1,4 @@
-"""Sample JSON of the service (specification, section 2) and sample requests, with fictional people."""
+"""Sample requests and sample JSON of the service (specification, section 2), with fictional people."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancel
 
 
 def encode(tree: Any) -> bytes:
-    """Return a tree as JSON. A `Decimal` becomes a number with all digits."""
+    """Return a tree as JSON. A `Decimal` becomes a number with all its digits."""
     return _text(tree).encode()
 
 
@@ -58,21 +58,21 @@ def inside(tree: Any, path: str) -> Any:
 
 
 def changed(tree: Any, path: str, value: Any) -> Any:
-    """Return a copy of ``tree`` with ``value`` at the JSON path. Other values are shared."""
+    """Return a copy of ``tree`` with ``value`` at the JSON path. The other values are not copied."""
     tree, holder, last = _opened(tree, path)
     holder[last] = value
     return tree
 
 
 def without(tree: Any, path: str) -> Any:
-    """Return a copy of ``tree`` without the value at the JSON path. Other values are shared."""
+    """Return a copy of ``tree`` without the value at the JSON path. The other values are not copied."""
     tree, holder, last = _opened(tree, path)
     del holder[last]
     return tree
 
 
 def _opened(tree: Any, path: str) -> tuple[Any, Any, str | int]:
-    """Return a copy along the path, the container of its last step, and the last step."""
+    """Copy ``tree`` along the path. Return the copy, the container of the last step, and the last step."""
     *way, last = steps_of(path)
     tree = holder = copy.copy(tree)
     for step in way:
@@ -93,7 +93,7 @@ def _id(draw: random.Random) -> str:
 
 
 def currency_json() -> dict[str, Any]:
-    """A currency object (2.5)."""
+    """Return a currency object (2.5)."""
     return {
         "currency_code": "NGN",
         "currency_name": "naira",
@@ -114,7 +114,7 @@ def currency_json() -> dict[str, Any]:
 
 
 def option_json() -> dict[str, Any]:
-    """An option object (2.2, ``userOptions``)."""
+    """Return an option object (2.2, ``userOptions``)."""
     return {
         "id": 7,
         "user_id": "usr-option",
@@ -127,7 +127,7 @@ def option_json() -> dict[str, Any]:
 
 
 def user_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
-    """A user object (2.2) with every field except ``externalUser``."""
+    """Return a user object (2.2) with every field except ``externalUser``."""
     draw = random.Random(seed)
     first, last = draw.choice(FIRST), draw.choice(LAST)
     email = f"{first}.{last}{seed}@example.org".lower()
@@ -177,7 +177,7 @@ def user_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def external_user_json(seed: int = 1) -> dict[str, Any]:
-    """An external user object (2.4)."""
+    """Return an external user object (2.4)."""
     return {
         "id": 31,
         "created_by": "bank-account",
@@ -191,7 +191,7 @@ def external_user_json(seed: int = 1) -> dict[str, Any]:
 
 
 def external_order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
-    """An external order object (2.3)."""
+    """Return an external order object (2.3)."""
     return {
         "id": 41,
         "created_by": "bank-account",
@@ -208,7 +208,7 @@ def external_order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
-    """A new order (2.1) with every field, also of its parts."""
+    """Return a new order (2.1) with every field, including those of its parts."""
     return {
         "id": "tx-9fk2m1c0d4",
         "user_id": "usr-poster",
@@ -238,7 +238,7 @@ def order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def external_order_fields(**changes: Any) -> dict[str, Any]:
-    """The arguments of a `NewExternalOrder`."""
+    """Return the arguments of a `NewExternalOrder`."""
     return {
         "current_account_balance": Decimal("50000.00"),
         "transaction_fee": Decimal("1.50"),
@@ -248,12 +248,12 @@ def external_order_fields(**changes: Any) -> dict[str, Any]:
 
 
 def new_external_order(**changes: Any) -> NewExternalOrder:
-    """The bank's own data with a new order."""
+    """Return the bank's own data for a new order."""
     return NewExternalOrder(**external_order_fields(**changes))
 
 
 def order_fields(**changes: Any) -> dict[str, Any]:
-    """The arguments of a `NewOrder`."""
+    """Return the arguments of a `NewOrder`."""
     return {
         "poster_username": "ada.okafor@example.org",
         "poster_recipient_username": "ben.okri@example.org",
@@ -271,12 +271,12 @@ def order_fields(**changes: Any) -> dict[str, Any]:
 
 
 def new_order(**changes: Any) -> NewOrder:
-    """An order to be created."""
+    """Return an order to be created."""
     return NewOrder(**order_fields(**changes))
 
 
 def new_order_json(**changes: Any) -> dict[str, Any]:
-    """The order as a request (specification 4.1), with numbers as text except the fee."""
+    """Return the order as JSON of a request (specification 4.1). Its numbers, except the fee, are strings."""
     order = {name: str(value) for name, value in order_fields().items()}
     external = external_order_fields(current_account_balance="50000.00")
     return {**order, "external_order": external, **changes}
@@ -285,9 +285,9 @@ def new_order_json(**changes: Any) -> dict[str, Any]:
 TWO_PEOPLE = (
     ("ben@strasse.example", "ben@straße.example"),
     ("kofi@example.com", "\u212aofi@example.com"),  # the Kelvin sign
-    ("ike@example.com", "\u0130ke@example.com"),  # a capital i with a dot
+    ("ike@example.com", "\u0130ke@example.com"),  # capital I with a dot
     ("zoe.É@example.com", "zoe.é@example.com"),
     ("sophia@example.com", "ſophia@example.com"),
     ("sofia@example.com", "soﬁa@example.com"),  # a ligature
 )
-"""Pairs of usernames that are equal after Unicode's case folding or normalization, but are two people."""
+"""Pairs of usernames that Unicode case folding or normalization makes equal, although they are two people."""

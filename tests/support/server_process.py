@@ -1,7 +1,7 @@
-"""A real server in another process, for tests. It listens on loopback, and can be stopped and killed.
+"""A real server in another process, for tests. It listens on loopback and can be stopped and killed.
 
 The methods block, so async code calls them through ``asyncio.to_thread``. A watchdog ends the server when the
-process that started it ends, even if that is killed.
+process that started it ends, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 PORTS = range(15_000, 32_000)
-"""Ports below those of outgoing connections, which could occupy the port of a stopped server."""
+"""Ports below the range for outgoing connections, which could occupy the port of a stopped server."""
 
 BETWEEN_LOOKS = 0.005
-"""Seconds between two checks of whether a server responds."""
+"""The seconds between two checks for a response."""
 
 _IN_MEMORY = Path("/dev/shm")
 _ENOUGH = 1 << 30
-"""The bytes that must be free there; a cluster of PostgreSQL takes 50 MB."""
+"""The bytes that must be free in memory; a PostgreSQL cluster takes 50 MB."""
 
 _WATCHDOG = 'read _; kill -s "$1" "$2"; shift 2; rm -rf "$@" || { sleep 1; rm -rf "$@"; }'
-"""Waits for the end of its owner, then kills the server and removes its files.
+"""A script that waits until its owner ends, then kills the server and removes its files.
 
 The first removal may fail because the dying server still writes.
 """
@@ -43,7 +43,7 @@ _removers: list[subprocess.Popen[bytes]] = []
 
 
 class ServerNotStarted(RuntimeError):
-    """A server did not start.
+    """A server could not be started.
 
     Args:
         name: the name of the server.
@@ -56,7 +56,7 @@ class ServerNotStarted(RuntimeError):
 
 
 class ServerProcess(ABC):
-    """One server with its own data. It keeps its address and its data over restarts.
+    """A server with its own data. It keeps its address and its data over restarts.
 
     Args:
         patience: the timeout in seconds of a start or a stop.
@@ -68,7 +68,7 @@ class ServerProcess(ABC):
     """The name of the server."""
 
     IN_ORDER: ClassVar[signal.Signals] = signal.SIGTERM
-    """The signal for an orderly stop, after which all data are written."""
+    """The signal for an orderly stop, after which all data are stored."""
 
     AT_ONCE: ClassVar[signal.Signals] = signal.SIGKILL
     """The signal that stops the server as a power cut would."""
@@ -107,10 +107,10 @@ class ServerProcess(ABC):
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the server, and return when it accepts connections.
+        """Start the server, and wait until it accepts connections.
 
         Raises:
-            ServerNotStarted: the server did not start. Its process has ended.
+            ServerNotStarted: the server did not start; its process has ended.
         """
         try:
             self._begin()
@@ -143,11 +143,11 @@ class ServerProcess(ABC):
         self._await_ready(self._process)
 
     def stop(self) -> None:
-        """Stop the server in an orderly way, after which all data are written."""
+        """Stop the server in an orderly way, so that all data are stored."""
         self._stop(self.IN_ORDER)
 
     def stop_at_once(self) -> None:
-        """Stop the server as a power cut would. The next start finds the data written so far."""
+        """Stop the server as a power cut would. Data that were already written survive."""
         self._stop(self.AT_ONCE)
 
     def restart(self, *, at_once: bool = False) -> Self:
@@ -213,7 +213,7 @@ def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -
 
 
 def shared_directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
-    """Create a directory that is removed even if the process is killed."""
+    """Create a directory that is removed even if this process is killed."""
     made = directory_of(user, prefix=prefix, within=within)
     remover = subprocess.Popen(
         ["sh", "-c", _REMOVER, "remover", str(made)],
@@ -221,15 +221,15 @@ def shared_directory_of(user: str | None, *, prefix: str, within: Path | None = 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _removers.append(remover)  # garbage collection would close the pipe that the remover waits for
+    _removers.append(remover)  # if garbage-collected, it would close the pipe that the remover waits for
     atexit.register(remover.communicate)
     return made
 
 
 def data_place(user: str | None = None) -> Path:
-    """Return the directory for the servers' data: in memory if there is room, because they write a lot.
+    """Return the directory for the servers' data: in memory if there is room, because servers write a lot.
 
-    Data there survive the end of a server.
+    The data survive the end of a server.
     """
     has_room = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH
     return _IN_MEMORY if has_room and _reaches(user, _IN_MEMORY) else _disk_place(user)

@@ -1,4 +1,4 @@
-"""Tests in several processes: what they share, and a check that they run each test exactly once."""
+"""Run tests in several processes: what they share, and a check that each test runs exactly once."""
 
 import importlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ TOLD = "tests ran in {processes} processes: all collected the same tests, and ea
 
 
 class Sharing:
-    """The tests that each process collected, and those that ran. It is a plug-in of the main process."""
+    """A plug-in of the main process that records which tests each process collected, and which ran."""
 
     def __init__(self) -> None:
         self.found: dict[str, Sequence[str]] = {}
@@ -20,10 +20,11 @@ class Sharing:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Give each process one contiguous share, so that few processes start a server; then let it steal."""
-        if config.getoption("dist") != "load":  # another scheduler was chosen
+        """Give each process one contiguous share, so that few of them start a server; then let them steal."""
+        if config.getoption("dist") != "load":  # the user chose another scheduler
             return None
-        from xdist.scheduler import WorkStealingScheduling  # installed only if tests are shared
+        # Pytest-xdist is needed only to run tests in several processes.
+        from xdist.scheduler import WorkStealingScheduling
 
         return WorkStealingScheduling(config, log)
 
@@ -46,7 +47,7 @@ class Sharing:
 
     @property
     def trouble(self) -> str | None:
-        """The difference from a run in one process, or None."""
+        """The difference from a run in a single process, or None."""
         first, *others = self.found.values()
         if any(other != first for other in others):
             return "tests ran, but the processes collected different tests"
@@ -56,9 +57,9 @@ class Sharing:
 
 
 def import_tests(config: pytest.Config, root: Path) -> None:
-    """Import all tests, each process from another one on, so that each module is compiled by one process.
+    """Import all tests. Each process starts with another module, so that each module is compiled only once.
 
-    Pytest compiles a test module when it is imported first, which takes longer than all imports later. If all
+    pytest compiles a test module on its first import, which takes longer than all later imports. If all
     processes began with the same module, each would compile all of them.
     """
     worker = getattr(config, "workerinput", None)
@@ -67,11 +68,12 @@ def import_tests(config: pytest.Config, root: Path) -> None:
     paths = [path for place in config.args for path in sorted((root / place).rglob("test_*.py"))]
     first = len(paths) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for path in (*paths[first:], *paths[:first]):
-        with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports it
+        # Collecting imports the module again, and reports the error.
+        with suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def watch(config: pytest.Config) -> None:
-    """Register the check in the main process."""
+    """Register the check of the main process."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Sharing())

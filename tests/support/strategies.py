@@ -12,7 +12,7 @@ from tests.support import samples
 EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
-"""The characters of UTF-8, which Hypothesis has by default and finds by two seconds of encoding."""
+"""All characters that UTF-8 can encode. This is Hypothesis's default, but computing it takes two seconds."""
 
 TEXTS = st.text(CHARACTERS, max_size=12)
 NUMBERS = st.decimals(allow_nan=False, allow_infinity=False) | st.integers(-(10**30), 10**30)
@@ -41,7 +41,7 @@ _STRICT = {"id", "poster_currency", "matcher_currency", "transaction_fee_currenc
 
 
 def _loose(name: str, sample: Any) -> st.SearchStrategy[Any] | None:
-    """Return a strategy for other valid values of a lenient field, or None."""
+    """Return a strategy for other values that a lenient field accepts, or None."""
     if name in _STRICT or name in {"role", "confirmedMatches", "extraOrderDetails"}:
         return None
     if name.endswith("_at") or name in _TIME_NAMES:
@@ -58,7 +58,7 @@ def _loose(name: str, sample: Any) -> st.SearchStrategy[Any] | None:
 
 
 def paths_of(tree: Any, path: str = "$") -> list[tuple[str, Any]]:
-    """Return all JSON paths of a tree with their values, except those within objects of unknown shape."""
+    """Return all JSON paths of a tree with their values. Objects of unknown shape count as one value."""
     if isinstance(tree, list):
         return [found for at, one in enumerate(tree) for found in paths_of(one, f"{path}[{at}]")]
     if not isinstance(tree, dict):
@@ -94,7 +94,7 @@ SOME_FLAGS = _some(samples.FLAGS, at_most=2)
 
 @st.composite
 def orders(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate orders with valid fields, some of them drawn."""
+    """Generate orders with valid fields, only some of which vary."""
     tree = samples.order_json(draw(st.integers(1, 50)))
     for path in draw(SOME_LOOSE):
         tree = samples.changed(tree, path, draw(CHOICES[path]))
@@ -106,7 +106,7 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def amounts(*, places: int, up_to: int = 10**9) -> st.SearchStrategy[Decimal]:
-    """Generate amounts greater than 0 with this number of decimal places."""
+    """Generate positive amounts with this number of decimal places."""
     return st.integers(1, up_to * 10**places).map(lambda units: Decimal((0, _digits(units), -places)))
 
 

@@ -1,4 +1,4 @@
-"""The tables of `each`: every row runs, and a failure names its row."""
+"""`each` runs every row of its table and names the row in a failure."""
 
 import pytest
 

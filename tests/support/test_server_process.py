@@ -1,4 +1,4 @@
-"""The servers of the tests keep their data over a restart, and leave no files when they are closed."""
+"""The test servers keep their data over a restart, and leave no files when they are closed."""
 
 import gc
 import shutil
@@ -25,7 +25,7 @@ print(server.port, server.directory, flush=True)
 input()
 """
 
-pytestmark = pytest.mark.trial(ci=1, long=1)  # of the tests' own servers
+pytestmark = pytest.mark.trial(ci=1, long=1)  # it tests only the test servers
 
 
 @pytest.fixture(params=[PostgresServer, NatsServer, RedisServer], ids=lambda kind: kind.NAME)
@@ -64,18 +64,19 @@ def test_a_server_is_gone_with_its_files_when_its_process_was_killed(kind: type[
         port, directory = owner.stdout.readline().decode().split()
         with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as connection:
             connection.sendall(kind.HELLO)
-            assert connection.recv(1)  # it serves: a connection that it has yet to greet can hold up its end
+            # The server responds; a connection that it has not greeted yet can delay its end.
+            assert connection.recv(1)
             owner.kill()
             with suppress(ConnectionResetError):
-                while connection.recv(4096):  # until nobody is there
+                while connection.recv(4096):  # until the server has ended
                     pass
-            owner.stdout.read()  # until the watchdog, which writes there too, is done
+            owner.stdout.read()  # until the watchdog, which also writes there, has ended
 
     assert not Path(directory).exists()
 
 
 def test_collecting_an_abandoned_server_leaves_the_others_intact(server: ServerProcess):
-    """The watchdog of a collected server removes the files of this server only."""
+    """Without this, the watchdog of a garbage-collected server removes the files of other servers."""
     lost = type(server)()
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", lost.port))

@@ -1,4 +1,4 @@
-"""Which tests run at which level, and at which size."""
+"""Which tests run at which level of trials, and at which size."""
 
 from types import SimpleNamespace
 from typing import Any

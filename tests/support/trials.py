@@ -8,8 +8,8 @@ A trial has a size at each of three levels, and receives it as an argument::
 At a level without a size it is skipped, unless the command line names it as ``path::test``. Modules of trials
 with slow imports are named `trial_*.py` and are not collected with short trials.
 
-`ONLY_IN_TRIALS` marks a test, or a row of a table, that `pytest` leaves out by default. Every property is a
-trial too: the trials give it more examples.
+`ONLY_IN_TRIALS` marks a test, or a row of a table, that `pytest` leaves out by default. Every property test
+is a trial too: longer trials give it more examples.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,11 +22,11 @@ LEVELS = ("short", "ci", "long")
 OPTION = "--trials"
 
 ONLY_IN_TRIALS = pytest.mark.trial(ci=1, long=1)
-"""Marks what tests the tests themselves, or repeats at another back end what the default run has once."""
+"""Marks tests that `pytest` skips by default: tests of the test tools, and repetitions on other back ends."""
 
 
 def mostly_in_trials(rows: Iterable[Any], *, often: Collection[Any]) -> list[Any]:
-    """Return the rows of a table, of which only those in ``often`` run by default."""
+    """Return the rows of a table. Only those in ``often`` run by default."""
     rows = list(rows)
     assert all(row in rows for row in often), "such a row does not exist"
     return [row if row in often else pytest.param(row, marks=ONLY_IN_TRIALS) for row in rows]
@@ -48,7 +48,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 EXAMPLES = {"short": 15, "ci": 100, "long": 5_000}
-"""The number of examples of a property test."""
+"""The number of examples of each property test."""
 
 
 def set_level(config: pytest.Config) -> None:
@@ -83,7 +83,7 @@ def give_size(metafunc: pytest.Metafunc) -> None:
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the trials without a size at this level, and mark the properties as trials."""
+    """Deselect the trials that have no size at this level, and mark the property tests as trials."""
     sizes = [size_of(item, config) for item in items]
     if not all(sizes):
         left_out = [item for item, size in zip(items, sizes, strict=True) if not size]

@@ -1,4 +1,4 @@
-"""Workers on a real broker, with a sandbox, a bank and a journal whose faults a test controls."""
+"""Workers on a real broker, with a sandbox, a bank and a journal in which a test can cause faults."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class Spied(SpiedJournal):
 
 
 class Seen:
-    """One handled command: its result, the delivery's number, and its times."""
+    """The handling of one command: its result, the number of the delivery, and its times."""
 
     def __init__(self, result, handled, deliveries):
         self.result, self.handled, self.deliveries = result, handled, deliveries
@@ -55,7 +55,7 @@ class Watched(Handler):
 
 
 class Case:
-    """What a test of workers controls.
+    """The workers of a test, and everything that the test controls.
 
     Attributes:
         heal: called once, after the first handling and before the broker receives anything.
@@ -101,7 +101,7 @@ class Case:
             return await self.seen.get()
 
     async def worker(self, **settings):
-        """Start a worker, and return once it takes messages."""
+        """Start a worker. Return when it accepts messages."""
         run = Run(self, **settings)
         self.runs.append(run)
         await run.start()

@@ -15,7 +15,7 @@ def soon(monkeypatch):
 
 @pytest.fixture(params=SIDES)
 def side(request):
-    """The other side of a real broker."""
+    """Return the program on the other side of a real broker."""
     return SIDES[request.param](request.getfixturevalue(request.param))
 
 
@@ -27,5 +27,5 @@ async def case(side, tmp_path):
 
 @pytest.fixture
 async def worker(case):
-    """A worker of the case that takes messages."""
+    """Yield a running worker of the case."""
     return await case.worker()

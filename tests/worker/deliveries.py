@@ -1,4 +1,4 @@
-"""A message, a handler and a publisher that record their steps in one log and fail on demand."""
+"""A message, a handler and a publisher that record their steps in one log and can be made to fail."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from transfer_async.worker.handler import Handled, disposition
 
 @define
 class Log:
-    """The steps in order; a step named in ``before`` or ``after`` raises then."""
+    """The steps in order. A step raises the error that ``before`` or ``after`` has for it."""
 
     steps: list = field(factory=list)
     before: dict = field(factory=dict)
@@ -54,7 +54,7 @@ class FakeDelivery:
 
 @define
 class FakeHandler:
-    """A handler that returns the disposition of a given result."""
+    """A handler that returns the disposition of the result that the test sets."""
 
     log: Log
     result: object
@@ -83,7 +83,7 @@ AN_OUTCOME = OrderOutcome(
 
 
 class Beats:
-    """A sleep function whose every wait the test ends."""
+    """A sleep function for heartbeats. The test ends every wait."""
 
     def __init__(self):
         self.asked = []
@@ -96,7 +96,7 @@ class Beats:
         await passed
 
     async def pass_(self):
-        """End the next wait, once there is one."""
+        """End the next wait as soon as there is one."""
         while (waiting := await self._waiting.get()).done():
-            pass  # the heartbeats of an earlier message
+            pass  # skip the heartbeats of an earlier message
         waiting.set_result(None)

@@ -42,11 +42,11 @@ class Side:
         return json.loads((await self._next(self.settings.outcomes))[0])
 
     async def dead_letter(self):
-        """Return the next dead-lettered message: its body and its headers."""
+        """Return the body and the headers of the next dead-lettered message."""
         return await self._next(self.settings.dead_letters)
 
     async def gone(self):
-        """Return once the broker has no commands left."""
+        """Wait until the broker has no commands left."""
 
         async def none():
             return await self.left() == 0
@@ -97,7 +97,7 @@ class NatsSide(Side):
         return await self._count(self.settings.outcomes)
 
     async def left(self):
-        """Return the number of commands that the broker still has."""
+        """Return the number of commands that the broker still stores."""
         return (await self._jetstream.stream_info(self._streams[self.settings.commands])).state.messages
 
     async def forget(self):
@@ -105,7 +105,7 @@ class NatsSide(Side):
         await self._jetstream.delete_consumer(self._streams[self.settings.commands], self.settings.group)
 
     async def wipe(self):
-        """Delete the outcomes' stream."""
+        """Delete the stream of outcomes."""
         await self._jetstream.delete_stream(self._streams[self.settings.outcomes])
 
 
@@ -153,4 +153,4 @@ SIDES = {side.NAME: side for side in (NatsSide, RedisSide)}
 
 on_nats = pytest.mark.parametrize("side", [NatsSide.NAME], indirect=True)
 on_redis = pytest.mark.parametrize("side", [RedisSide.NAME], indirect=True)
-"""For tests that are about one broker only; all others run on each."""
+"""`on_nats` and `on_redis` mark tests of a single broker. Other tests run on every broker."""

@@ -1,4 +1,4 @@
-"""Brokers that restart and lose state, workers that die: nothing is lost or created twice."""
+"""Brokers restart or lose their state, and workers die: no message is lost, and no order is created twice."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTE
 from transfer_async.sandbox import CloseAfterProcessing
 
 LONGER_THAN_A_LINE = "x" * 5000
-"""A subject over which NATS closes a connection, and says why."""
+"""A subject so long that NATS closes the connection and sends the reason."""
 
 
 # --- brokers ----------------------------------------------------------------------------------------
@@ -35,7 +35,9 @@ async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port)
 
 
 class Deaf:
-    """An open() that hangs and ignores ``times`` cancellations, as Python 3.11's ``wait_for`` can."""
+    """A broker whose ``open()`` hangs and ignores ``times`` cancellations, as ``wait_for`` of Python 3.11
+    may.
+    """
 
     def __init__(self, times):
         self.times, self.reached, self.ended = times, asyncio.Event(), asyncio.Event()
@@ -70,7 +72,7 @@ async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_cancellations(
     try:
         await run.stop()
     finally:
-        deaf.ended.set()  # the loop would wait for it
+        deaf.ended.set()  # otherwise the loop would wait for it at the end
 
     assert run.task.result() is None
     assert "worker: has stopped" in await run.health.not_ready()
@@ -116,17 +118,18 @@ async def test_outcomes_are_published_to_a_new_stream_if_theirs_was_deleted(case
 
 
 async def test_a_connection_that_the_broker_closed_for_good_ends_the_running_worker(nats, tmp_path):
-    """The connection cannot be restored: the worker's supervisor must restart it."""
+    """The connection cannot be restored, so the worker must end and be restarted by its supervisor."""
     async with Case(NatsSide(nats, concurrency=1), tmp_path) as case:
         run = await case.worker()
         await case.side.send(case.body)
-        await case.side.outcome()  # its slot is past the driver's own requests, which take seconds
+        await case.side.outcome()  # by now its slot has made the driver's own requests, which take seconds
         connection = await run.line.broker.connect()
 
         async def closed_or_connected_again(before):
             return connection.is_closed or connection.stats["reconnects"] > before
 
-        while not connection.is_closed:  # a reset may overtake the server's reason: then it connects again
+        # If a reset arrives before the server's reason, the driver reconnects.
+        while not connection.is_closed:
             before = connection.stats["reconnects"]
             await connection.publish(LONGER_THAN_A_LINE, b"")
             await until(partial(closed_or_connected_again, before))
@@ -152,7 +155,7 @@ async def test_a_connection_closed_for_good_at_the_start_ends_the_worker(case):
 
 @on_nats
 async def test_messages_of_a_recreated_stream_are_dead_lettered(case):
-    """The sequence numbers of a recreated stream start again."""
+    """The sequence numbers of a recreated stream start at 1 again."""
     await case.worker()
     await case.side.send(b"first")
     assert (await case.side.dead_letter())[0] == b"first"
@@ -170,7 +173,7 @@ async def test_messages_of_a_recreated_stream_are_dead_lettered(case):
 
 @pytest.fixture
 async def taken(redis, tmp_path):
-    """A case on Redis, its broker, and a delivered message."""
+    """Yield a case on Redis, its broker, and a delivered message."""
     async with Case(RedisSide(redis), tmp_path) as case:
         line = broker_at(case.side.address, case.side.settings)
         await line.open()

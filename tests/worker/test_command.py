@@ -41,7 +41,7 @@ def nothing_in_the_environment(monkeypatch):
 
 
 async def in_a_shell(line):
-    """Run ``line`` in a plain shell, and return its exit code and output."""
+    """Run ``line`` in a plain shell. Return its exit code and its output."""
     process = await asyncio.create_subprocess_exec(
         *("sh", "-c", line),
         stdout=asyncio.subprocess.PIPE,
@@ -73,7 +73,8 @@ async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_p
         more = [json.loads(await trial.line("published to transfer.outcomes: ")) for _ in range(3)]
         became = {one["key"]: one["outcome"] for one in more}
         assert became == {"payment-2": "created", "payment-3": "refused", "payment-4": "created"}
-        assert await unacknowledged(broker, "transfer.outcomes") == [0]  # or all is shown again in 30 s
+        # Otherwise all outcomes would be shown again after 30 s.
+        assert await unacknowledged(broker, "transfer.outcomes") == [0]
 
         trial.process.send_signal(signal.SIGINT)
         code, rest = await trial.end()
@@ -156,7 +157,7 @@ def make():
 
 @pytest.fixture
 async def there(redis):
-    """The other side of a broker, connected. A trial of the worker starts NATS."""
+    """Yield the program on the other side of a broker. `worker --trial` itself starts NATS."""
     async with RedisSide(redis) as side:
         yield side
 
@@ -333,7 +334,7 @@ async def test_send_sends_to_a_broker_without_a_worker(there, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
 def test_a_closed_broker_port_is_reported_at_once(scheme, monkeypatch):
-    """With "no response", an operator would look for a slow network instead of the closed port."""
+    """If the message were "no response", an operator would suspect the network instead of a closed port."""
     monkeypatch.setattr(worker_command, "SEND_TIMEOUT", 60.0)
 
     result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", answers=command().to_json())
@@ -364,16 +365,17 @@ def test_a_broker_that_does_not_respond_is_reported(monkeypatch):
 
 
 async def test_one_running_server_of_a_cluster_is_enough(nats, tmp_path):
-    """The restart of one server of a cluster loses nothing."""
+    """Without this, the restart of one server of a cluster makes commands fail."""
     settings = NatsSide(nats).settings
     servers = ",".join(["nats://127.0.0.1:1", nats.address, "nats://127.0.0.1:2"])
-    for number in range(3):  # the driver shuffles them
+    for number in range(3):  # the driver picks the servers in random order
         sent = command(f"to-a-cluster-{number}")
         await worker_command.publish(servers, [sent], settings)
 
 
 async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats, tmp_path, monkeypatch):
-    monkeypatch.setattr(Client, "max_payload", 5000)  # as some servers have it: a command is never a mebibyte
+    # Some servers set such a limit; a command never reaches the default limit of 1 MiB.
+    monkeypatch.setattr(Client, "max_payload", 5000)
     settings = NatsSide(nats).settings
     large = command("large", held="h" * 5000)
     file = tmp_path / "commands"
@@ -445,7 +447,7 @@ def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
 
 
 class Journal:
-    """A journal whose read fails or hangs."""
+    """A journal whose reads fail or hang."""
 
     def __init__(self, error=None):
         self.error = error
@@ -517,7 +519,7 @@ async def test_a_trial_prints_each_step_and_ends_when_stopped(nats, tmp_path):
 
 @pytest.fixture
 async def plan(there, tmp_path):
-    """The plan of a worker that runs in this process."""
+    """Return the plan of a worker that runs in this process."""
     async with Sandbox() as sandbox:
         yield worker_process.WorkerPlan(
             broker=there.address,

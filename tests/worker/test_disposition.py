@@ -1,4 +1,4 @@
-"""The disposition of a message: every row of the table, against a table written from the design."""
+"""The disposition of a message: every row of the table, compared with a table written from the design."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, A
 
 
 def public(of: type) -> set[type]:
-    """Return ``of`` and all its public subclasses."""
+    """Return the class ``of`` and all its public subclasses."""
     found = {of}.union(*map(public, of.__subclasses__()))
     return {kind for kind in found if kind.__module__ == e.__name__}
 

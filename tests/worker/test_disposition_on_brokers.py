@@ -1,4 +1,4 @@
-"""A message of each kind of disposition, end to end on a real broker."""
+"""One message of each kind of disposition, end to end on a real broker."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from transfer_async.sandbox import CloseAfterProcessing
 from transfer_async.worker.handler import Action
 
 LEASE = 60.0
-"""Seconds, so that no lease ends by the worker's own time on a busy machine."""
+"""The lease in seconds: so long that none expires by itself on a slow machine."""
 
 # --- how each result arises ---------------------------------------------------------------------------
 
@@ -48,9 +48,9 @@ async def failing_hook(case):
 
 
 async def busy_key(case):
-    """Another worker has the key until this worker's first attempt is rejected.
+    """Let another worker hold the key until this worker's first attempt is rejected.
 
-    The journal's time stands still just before the end of the other worker's lease.
+    The journal's clock stands still just before the end of the other worker's lease.
     """
     gate = Gate()
     case.bank.on_place = gate
@@ -101,7 +101,7 @@ async def test_a_message_is_acknowledged_or_redelivered_by_its_result(case, arra
     assert (what.action, what.reason, first.deliveries) == (action, reason, 1)
     if action is not Action.ACK:
         if not what.ready:
-            run.health.checks.clear()  # their time could suffice for the next attempt
+            run.health.checks.clear()  # if slow, the checks could last until the next attempt
             assert any(reason in why for why in await run.health.not_ready())
         second = await case.handled()
         assert second.deliveries > 1

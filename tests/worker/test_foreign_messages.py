@@ -89,7 +89,7 @@ async def test_a_command_with_a_nats_status_header_is_still_processed(case, work
 )
 @on_nats
 async def test_server_headers_are_renamed_in_a_dead_letter(case, worker, sent, parked):
-    """Otherwise a consumer of the dead letters could not fetch them."""
+    """Without this, a consumer of the dead letters could not fetch them."""
     await case.side.send(b"x", sent)
     _, headers = await case.side.dead_letter()
     so_far = case.side._seen[case.side.settings.dead_letters]
@@ -103,7 +103,7 @@ async def test_server_headers_are_renamed_in_a_dead_letter(case, worker, sent, p
 @each("room", [0, 1, 200, 1200, 5000])
 @on_nats
 async def test_a_message_almost_too_large_is_dead_lettered_and_the_worker_continues(case, worker, room):
-    """The reason is added only if there is room; otherwise the server would close the connection."""
+    """The reason is added only if there is room. Without this, the server closes the connection."""
     body = b"x" * (case.side._connection.max_payload - room)
 
     await case.side.send(body, {"x-origin": "t" * 1000} if room > 1100 else None)

@@ -1,4 +1,4 @@
-"""Redelivered messages: at most one order, an outcome each time, and every doubt's end published."""
+"""Redelivered messages: at most one order, an outcome each time, and a notification when a doubt ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -96,7 +96,7 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
 async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time_has_passed(
     world: World, limit: str
 ):
-    """Otherwise the sender releases its hold, and a redelivery still sends the order."""
+    """Without this, the sender of the command releases its hold, and a redelivery still creates the order."""
     at_limit = world.time.clock.utc() + timedelta(seconds=30)
     late = command(held="bank-1", **{limit: at_limit})
     async with world.client(rate=Rate(0.01)) as client:
@@ -118,7 +118,7 @@ async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time
 async def test_not_sent_is_never_published_after_another_worker_published_created(
     world: World, monkeypatch: pytest.MonkeyPatch, no: str
 ):
-    """The message was delivered twice: one worker failed, and the other created the order."""
+    """The message was delivered twice. One worker failed, and the other created the order."""
     published: list[tuple[Outcome, bool]] = []
     check, moment = world.bank.step("check"), None
     world.bank.place_error = HoldFailed("too little on the account")
@@ -175,7 +175,8 @@ async def test_a_different_order_under_a_created_key_is_dead_lettered(handler: H
 
 @pytest.mark.parametrize("status", [401, 404, 429])
 async def test_a_refusal_that_is_not_about_the_order_is_retried(world: World, status: int):
-    world.sandbox.faults.add(Status(status), times=2)  # a 401 is sent twice: with a new token
+    # After a 401, the client sends the order again with a new token.
+    world.sandbox.faults.add(Status(status), times=2)
     async with world.client(retry=ONCE) as client:
         handler = Handler(client)
         first = await handler.handle(command())
@@ -220,7 +221,7 @@ async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world: W
 async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
     world: World, handler: Handler
 ):
-    """Another worker has taken over the intent and may be sending its order at this moment."""
+    """Another worker has taken over the intent and may be sending the order now."""
 
     async def slept(_: object) -> None:
         world.time.pass_(70.0)
@@ -240,7 +241,7 @@ async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
 
 
 async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold(world: World):
-    """The bank may have released the hold after the refusal."""
+    """The bank may have released its hold after the refusal."""
     refusals = [PreflightFailed("over the limit")]
 
     async def check(_: object) -> None:
@@ -273,11 +274,11 @@ async def test_a_command_that_is_never_sent_is_dead_lettered_after_max_deliverie
 
 
 class _LimitsDown(PreflightFailed):
-    """The bank's own error: its limits service does not respond."""
+    """A bank's own error: its limits service does not respond."""
 
 
 class _NobodyToAsk(HoldFailed):
-    """A bank's hold error that states that nothing was placed."""
+    """A bank's own hold error, which says that nothing was placed."""
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ class _NobodyToAsk(HoldFailed):
 async def test_a_failing_hook_counts_by_the_class_of_its_error_not_by_its_name(
     world: World, error: PreflightFailed
 ):
-    """Otherwise a bank's own subclass would be retried forever, with a hold placed and released each time."""
+    """Without this, a bank's own subclass is retried forever, with a hold placed and released each time."""
     hook = world.bank.step("check", error=error)
     async with world.client(hooks=[hook, world.bank.hold]) as client:
         handler = Handler(client, max_deliveries=2)
@@ -303,7 +304,7 @@ async def test_a_failing_hook_counts_by_the_class_of_its_error_not_by_its_name(
 
 
 async def test_earlier_refusals_by_a_hook_do_not_count_as_failures(world: World):
-    """After earlier refusals, one short failure of a hook must not dead-letter a customer's retry."""
+    """Without this, one short failure of a hook after some refusals dead-letters a customer's retry."""
     hook = world.bank.step("check", error=PreflightFailed("over the limit"))
     async with world.client(hooks=[hook, world.bank.hold]) as client:
         handler = Handler(client, max_deliveries=1)
@@ -316,7 +317,7 @@ async def test_earlier_refusals_by_a_hook_do_not_count_as_failures(world: World)
 
 
 async def test_only_failures_that_the_order_may_cause_are_counted(world: World):
-    """Bad tokens, leases and journal failures do not count."""
+    """Failures caused by tokens, leases or the journal do not count."""
     async with world.client(retry=ONCE) as client:
         handler = Handler(client, max_deliveries=1)
         world.sandbox.faults.add(Status(401), times=10)
@@ -343,7 +344,7 @@ async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged
         handled = await Handler(client).handle(command())
     world.journal.fail_on = None
     world.time.pass_(60.0)
-    async with world.client() as another:  # the first would know better
+    async with world.client() as another:  # the first client remembers the order that it could not record
         again = await Handler(another).handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
@@ -393,7 +394,7 @@ async def in_doubt(world: World) -> OrderOutcome:
 
 
 def finding(world: World) -> Any:
-    """Return a resolve callback that finds the only order."""
+    """Return a ``resolve`` callback that finds the only order."""
 
     async def find(*_: object) -> Order:
         (order,) = world.sandbox.orders.values()
@@ -434,7 +435,7 @@ async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world:
 
 
 async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(world: World):
-    """Only brokers use it to detect duplicates; readers receive an ordinary outcome."""
+    """Brokers use it only to detect duplicates; readers receive an ordinary outcome."""
     await in_doubt(world)
     async with world.client() as client:
         await client.resolve("k", order_id="tx-1", by="op", reason="seen")
@@ -452,7 +453,7 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
 async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """An older version may have accepted this response: the order exists, and its id is known."""
+    """An older version may have accepted this response. The order exists, and its id is known."""
     await in_doubt(world)
 
     async with world.client(resolve=finding(world)) as client:
@@ -488,7 +489,7 @@ async def test_a_refutation_is_published_as_refused_for_the_same_intent(world: W
 async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
     world: World, outcome: Outcome, cancelled: bool, taken_again: bool
 ):
-    """Otherwise readers of the outcomes would not learn that two orders may exist for one payment."""
+    """Without this, no reader of the outcomes learns that two orders may exist for one payment."""
     at = transitions.Create if outcome is Outcome.CREATED else transitions.GoInDoubt
     if outcome is Outcome.UNKNOWN:
         world.sandbox.faults.add(CloseAfterProcessing())
@@ -535,7 +536,7 @@ async def test_a_suspected_duplicate_may_exist_although_a_person_has_refuted_its
 
 
 async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world: World):
-    """Otherwise its key would wait for a worker forever."""
+    """Without this, the key waits for a worker forever."""
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, world.refute)
     await world.fails(OutcomeUnknown)
@@ -544,7 +545,9 @@ async def test_a_direct_call_of_create_order_leaves_no_notification_pending(worl
 
 
 async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(world: World):
-    """Of two sweepers, the slower one reports after an id was amended and amended back."""
+    """An order id was amended and amended back. The slower of two sweepers marks the first end as
+    published.
+    """
     await in_doubt(world)
     said_by: Any = {"by": "op", "reason": "sure"}
     async with world.client() as client:
@@ -599,7 +602,7 @@ async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_publishe
 
 
 async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world: World):
-    """A program that called create_order received the doubt as an error."""
+    """The program that called create_order has already received the doubt as an error."""
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
         with pytest.raises(OutcomeUnknown):
@@ -654,4 +657,4 @@ async def test_an_old_refusal_says_that_an_order_may_exist_if_the_key_has_anothe
 
     assert end.outcome is Outcome.REFUSED
     assert end.order_may_exist
-    assert end.receipts == {}  # The recorded receipts are those of the other order.
+    assert end.receipts == {}  # The recorded receipts belong to the other order.

@@ -37,7 +37,7 @@ async def test_a_worker_that_has_ended_is_neither_live_nor_ready():
 
 
 async def test_a_failed_health_check_shows_only_the_type_of_its_error():
-    """The package's own errors are an exception: their text shows nothing confidential."""
+    """The package's own errors are shown in full, because they contain nothing confidential."""
 
     def failing(error):
         async def fail():

@@ -1,4 +1,4 @@
-"""Entries with more fields than a Redis script can pass on are processed and block no others."""
+"""Entries with more fields than a Redis script accepts are processed and block no others."""
 
 import pytest
 from redis.exceptions import ResponseError
@@ -11,7 +11,7 @@ from transfer_async.integrations.faststream import broker_at
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK, _unpacked
 
 MANY = 5000
-"""A number of fields; Lua passes on at most 8000 names and values."""
+"""A number of fields above the limit: Lua accepts at most 8,000 names and values."""
 
 MORE_THAN_AN_ENVELOPE_TAKES = 66_000
 
@@ -39,7 +39,7 @@ async def line(case):
 
 @pytest.fixture
 async def taken(case, line):
-    """A function that takes the next message, as a worker that then stops responding."""
+    """Return a function that takes the next message, as a worker that stops responding would."""
     subscriber = line.subscriber()
     await subscriber.start()
 
@@ -76,7 +76,8 @@ async def test_a_large_entry_is_dead_lettered_with_its_reason_and_others_are_pro
     assert headers["Transfer-Reason"].startswith("the command is not valid: ")
     assert (await case.side.outcome())["outcome"] == "created"
     await case.side.gone()
-    await until(lambda: nothing_is_pending(case))  # a slow one was dead-lettered more than once
+    # If the worker was slow, the entry was dead-lettered more than once.
+    await until(lambda: nothing_is_pending(case))
 
 
 async def test_a_dead_lettered_large_entry_has_its_headers_packed_into_one_field(case, line, taken, caplog):
@@ -127,7 +128,6 @@ async def test_a_delayed_large_entry_is_redelivered_complete_and_blocks_no_other
 
 
 async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, line, taken):
-    """A worker of an older version delayed it."""
     put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
     parts = [part for field in {b"body": b"x", DELIVERIES: b"1", **fields(MANY)}.items() for part in field]
     await case.side._client.eval(put_aside, 1, line.keys[1], *parts)
@@ -139,7 +139,7 @@ async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, 
 
 
 async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(case, line, taken):
-    """Another program wrote the delayed item, which is not an entry."""
+    """The delayed item was written by another program and is not an entry."""
     await case.side._client.zadd(line.keys[1], {b"nobody's": 0, b"": 0})
     await case.side.send(b"x")
     await (await taken()).retry(0.0)

@@ -1,4 +1,4 @@
-"""What the NATS broker reads from a message and sends with an outcome, without a server."""
+"""The NATS broker's reading of messages and publishing of outcomes, without a server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_message_from_no_stream_has_no_delivery_count(reply):
 
 
 class Publisher:
-    """A stream's client or FastStream's broker that records what is published."""
+    """A stream's client, or FastStream's broker, that records what is published."""
 
     def __init__(self) -> None:
         self.published: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ class Publisher:
 
 
 class Broker(Publisher):
-    """A FastStream broker with the client beneath it."""
+    """A FastStream broker on top of the recording client."""
 
     def __init__(self, *middlewares: object) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ OUTCOME: dict[str, Any] = {
 
 
 def given_back(**changes: Any) -> OrderOutcome:
-    """Return the outcome published for a redelivered command."""
+    """Return the outcome that is published for a redelivered command."""
     return OrderOutcome(**OUTCOME, order_id="tx-1", **changes)
 
 
@@ -83,7 +83,7 @@ def in_doubt() -> OrderOutcome:
 
 
 def suspected(**changes: Any) -> EndOfDoubt:
-    """Return the outcome published for a suspected duplicate whose sender does not know its own outcome."""
+    """Return the outcome of a suspected duplicate whose sender does not know its own outcome."""
     unknown = {"outcome": Outcome.UNKNOWN, "order_id": None, "error": "DuplicateSuspected"}
     return ended(**{**unknown, **changes})
 
@@ -120,19 +120,21 @@ async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(
     ("first", "second", "is_the_same"),
     [
         (ended(), ended(), True),
-        (ended(), ended(ended_at=2.0), False),  # amended, and back
-        (ended(ended_at=None), ended(ended_at=None), False),  # which may be either
-        (given_back(), given_back(), False),  # amended, and back, between two deliveries of the command
-        (given_back(state=NEW), given_back(state=NEW), True),  # the service confirmed it: it is never amended
+        (ended(), ended(ended_at=2.0), False),  # the id was amended and amended back
+        (ended(ended_at=None), ended(ended_at=None), False),  # either case is possible
+        # Between two deliveries of the command, the id was amended and amended back.
+        (given_back(), given_back(), False),
+        # An id that the service confirmed is never amended.
+        (given_back(state=NEW), given_back(state=NEW), True),
         (ended(state=NEW), given_back(state=NEW), True),
         (in_doubt(), in_doubt(), True),
-        (in_doubt(), suspected(), False),  # the doubt ended between the two
+        (in_doubt(), suspected(), False),  # the doubt ended between the two outcomes
         (suspected(), suspected(), True),
         (suspected(), suspected(ended_at=2.0), False),
         (suspected(ended_at=None), suspected(ended_at=None), False),
         (ended(), suspected(outcome=Outcome.CREATED, order_id="tx-1"), False),
         (refuted(), refuted(), True),
-        (refuted(), refuted(ended_at=2.0), False),  # suspected, and refuted again
+        (refuted(), refuted(ended_at=2.0), False),  # suspected once more, then refuted again
         (refuted(ended_at=None), refuted(ended_at=None), True),
     ],
 )
@@ -166,7 +168,7 @@ async def test_a_command_without_correlation_id_gets_a_new_one():
 
 
 def test_delayed_messages_of_nats_do_not_block_others():
-    """NATS counts them as pending. By default, it delivers nothing else beyond a thousand."""
+    """NATS counts them as pending. With its default limit of 1,000, it would deliver nothing else."""
     consumer = JetStreamBroker(None, WorkerSettings())._consumer()
 
     assert (consumer.max_deliver, consumer.max_ack_pending) == (-1, -1)

@@ -1,4 +1,4 @@
-"""How slots request messages together: what is sent to the server, and which slot gets each message."""
+"""Slots that request messages together: what the server receives, and which slot gets each message."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class Message:
 
 @define(eq=False)
 class Connection:
-    """A client's connection to a server whose responses the test gives."""
+    """A client's connection. The test sets the server's responses."""
 
     is_connected: bool = True
     fails: Exception | None = None
@@ -55,15 +55,15 @@ class Connection:
 
 
 class Desk:
-    """An open pull, and slots that wait for its messages."""
+    """A shared pull, and slots that wait for its messages."""
 
     def __init__(self, time):
         self.time, self.connection = time, Connection()
         self.pull = SharedPull(self.connection, lambda: "next.of.consumer")
-        self.pull.slots = 9  # the other slots are busy
+        self.pull.slots = 9  # the other nine slots are busy
 
     async def slots(self, count=1):
-        """Return ``count`` more waiting slots, whose request has been sent."""
+        """Add ``count`` waiting slots, and send their request."""
         if self.connection.subject is None:
             await self.pull.open()
         tasks = [asyncio.create_task(self.pull.next(PATIENCE)) for _ in range(count)]
@@ -232,5 +232,5 @@ async def test_handling_time_runs_from_a_messages_arrival_to_the_next_request(de
     await slot.stop()
 
     assert desk.pull.slots == 9
-    assert len(noted) == 1  # an empty response takes no time
+    assert len(noted) == 1  # an empty response is not measured
     assert noted[0] >= 0

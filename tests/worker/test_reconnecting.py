@@ -1,4 +1,4 @@
-"""NATS connections that break and are refused for a while: they recover, or the worker ends."""
+"""NATS connections that break and are refused for a while: the worker reconnects, or ends."""
 
 import asyncio
 import contextlib
@@ -11,20 +11,21 @@ from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, NatsSide, until
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver forgets what was refused
+# The driver does not close the sockets of refused connections.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 INFO = b'INFO {"server_id":"door","version":"2.12.0","max_payload":1048576,"headers":true}\r\n'
 
 FINAL = ["Authorization Violation", "maximum connections exceeded", "Authorization Timeout"]
-"""Refusals that FastStream treats as final, although a server sends each of them only for a while."""
+"""Refusals that FastStream treats as final, although servers send them only for a while."""
 
 
 class Door:
-    """A proxy for a server: it forwards connections, breaks them, and refuses the next ones.
+    """A proxy in front of a server. It forwards connections, breaks them, and refuses later ones.
 
     Attributes:
-        reasons: the errors that the next connections are refused with, one each.
-        refused: how many connections were refused.
+        reasons: the errors with which the next connections are refused, one for each.
+        refused: the number of refused connections.
     """
 
     def __init__(self, server):
@@ -43,7 +44,7 @@ class Door:
         await self._listening.wait_closed()
 
     def slam(self, *reasons):
-        """Break all connections, and refuse one of the next ones for each reason."""
+        """Break all connections. Refuse one later connection for each reason."""
         self.reasons += reasons
         for writer in self._writers:
             writer.close()
@@ -86,12 +87,12 @@ async def _carry(reader, writer):
 async def door(nats):
     async with Door(nats) as door:
         yield door
-    gc.collect()  # otherwise the driver's leaks would be reported in another test
+    gc.collect()  # otherwise the driver's unclosed sockets would be reported in another test
 
 
 @pytest.fixture
 async def case(nats, door, tmp_path):
-    """A case whose workers connect through the proxy, unlike the other side."""
+    """Yield a case whose workers, but not the other side, connect through the proxy."""
     async with Case(NatsSide(nats, publish_timeout=0.5), tmp_path) as case:
         case.side.server = door
         yield case
@@ -115,7 +116,7 @@ async def test_a_worker_refused_while_reconnecting_recovers(case, door):
     async def watch():
         while True:
             seen.add((connection._status, run.line.is_closed))
-            await asyncio.sleep(0)  # it looks once in each round of the loop
+            await asyncio.sleep(0)  # checks once in each turn of the loop
 
     watching = asyncio.create_task(watch())
     for times, reason in enumerate(FINAL, 1):
@@ -151,13 +152,15 @@ async def test_the_configured_error_callback_is_still_called(case, door):
 
 
 async def test_a_connection_that_is_not_reconnected_ends_the_worker(case, door, monkeypatch):
-    monkeypatch.setattr(JetStreamBroker, "chores", [])  # the slots notice it by themselves, and sooner
+    # Without these checks, only the slots notice the failure.
+    monkeypatch.setattr(JetStreamBroker, "chores", [])
     run, connection = await working(case)
 
     async def break_down():
         raise LookupError("a callback of somebody's")
 
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the driver's task ends with it
+    # The driver's task ends with this error.
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     connection._disconnected_cb = break_down
     door.slam()
 

@@ -60,14 +60,14 @@ def test_a_missing_broker_library_is_reported_with_its_extra(scheme, monkeypatch
 
 
 class ServiceUnavailableError(Exception):
-    """Like the driver's error, which has the code of the server's problem."""
+    """An error like the driver's, with the code of the server's error."""
 
     def __init__(self, err_code=None):
         self.err_code = err_code
 
 
 def caused_by(error):
-    """Return an error like the driver's, whose text contains the address."""
+    """Return an error like the driver's, with the broker's address in its text."""
     try:
         raise ConnectionError("Error 111 connecting to me:secret@host") from error
     except ConnectionError as told:
@@ -106,7 +106,7 @@ async def test_a_worker_task_that_ends_unexpectedly_ends_the_worker(case, monkey
 
 
 def spoilt(case, spoil):
-    """Return a worker, not started yet, whose slots take their messages through ``spoil``."""
+    """Return a worker that is not started, whose slots take their messages through ``spoil``."""
     run = Run(case)
     case.runs.append(run)
     made = run.line.subscriber
@@ -121,7 +121,7 @@ def spoilt(case, spoil):
 
 
 async def says(run, word):
-    """Return once the worker's health contains ``word``."""
+    """Wait until the worker's health contains ``word``."""
 
     async def said():
         return any(word in why for why in await run.health.not_ready())
@@ -169,7 +169,7 @@ async def in_doubt(case, handler):
 
 
 async def sweep(handler, line):
-    """Publish all pending ends of doubts, each as two workers do at the same time."""
+    """Publish all pending notifications twice, like two workers at the same time."""
     for end in [end async for end in handler.untold()]:
         for _ in range(2):
             await line.publish(end, {})
@@ -178,7 +178,7 @@ async def sweep(handler, line):
 
 @on_nats
 async def test_the_last_published_id_is_the_recorded_one_even_if_published_before(case):
-    """An operator amends an id and amends it back: readers use the last one. Each is stored once."""
+    """An operator amends an id and amends it back. Readers use the last outcome, so each must be stored."""
     async with case.client() as client:
         handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
         await line.open()

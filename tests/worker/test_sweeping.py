@@ -13,7 +13,7 @@ from transfer_async.worker.handler import Handler
 
 
 class Desk:
-    """A handler whose doubts have ended, and a publisher that records outcomes."""
+    """A handler with doubts that have ended, and a publisher that records outcomes."""
 
     def __init__(self, client, **settings):
         self.client = client
@@ -29,7 +29,7 @@ class Desk:
         self.headers.append(headers)
 
     async def ended_doubt(self, key):
-        """Publish a command's outcome as unknown, then have an operator resolve it."""
+        """Publish the outcome "unknown" of a command, then resolve its doubt as an operator."""
         handled = await self.handler.handle(OrderCommand(key=key, order=new_order()))
         assert isinstance(handled.result, OutcomeUnknown)
         await self.client.resolve(key, order_id=f"tx-{key}", by="ops", reason="seen")

@@ -32,7 +32,7 @@ STEPS = {
 
 
 class Desk:
-    """A worker with fakes and a clock that the test controls."""
+    """A worker with fakes, and a clock that the test controls."""
 
     def __init__(self, result=ORDER, **settings):
         self.log = Log()
@@ -53,7 +53,7 @@ class Desk:
 
     @asynccontextmanager
     async def at(self, step):
-        """Hold a message at ``step`` while the block runs."""
+        """Hold a message at ``step`` for the duration of the block."""
         gate = self.log.gates[step] = Gate()
         task = await gate.catches(self.take())
         yield task
@@ -61,14 +61,14 @@ class Desk:
         await task
 
     async def first_heartbeat_due(self, loop_time):
-        """Advance the loop's time to the first heartbeat, which then starts the heartbeats' own pauses."""
+        """Advance the loop's clock to the first heartbeat. Later heartbeats wait in the fake sleep."""
         await loop_time.pass_(BEAT_EVERY - 0.1)
         assert self.beats.asked == []
         await loop_time.pass_(0.2)
         assert self.beats.asked == [0.0]
 
     async def heartbeats_sent(self, times=1):
-        """End the pauses between heartbeats until ``times`` heartbeats were sent."""
+        """End the waits between heartbeats until ``times`` heartbeats were sent."""
         for _ in range(times):
             await self.beats.pass_()
         while self.log.names.count("beat") < times:  # noqa: ASYNC110
@@ -89,7 +89,7 @@ async def test_each_result_leads_to_its_steps_in_order(result, steps):
     [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
 )
 async def test_no_step_follows_a_failed_step(result, step, done, when):
-    """A message may be handled but not published, or published but not acknowledged, never the reverse."""
+    """A handled message may stay unpublished, and a published one unacknowledged, but never the reverse."""
     desk = Desk(result)
     getattr(desk.log, when)[step] = OSError("gone")
 
@@ -240,7 +240,7 @@ async def test_a_trace_continues_from_the_message_to_the_call_and_the_outcome():
 
 
 class Measured:
-    """Notes the deliveries that are measured."""
+    """Records the deliveries that are measured."""
 
     def __init__(self, error=None):
         self.error, self.found = error, []
@@ -313,7 +313,7 @@ async def test_a_bad_token_makes_the_worker_not_ready_until_a_command_succeeds()
 
 
 async def test_a_result_from_the_journal_does_not_end_the_wait_for_the_service():
-    """A redelivered command is answered without a request, so it does not show that the token works now."""
+    """A redelivered command is answered without a request, so it does not prove that the token works now."""
     desk = Desk(Unauthorized(status=401))
     await desk.take()
     pause, desk.handler.asked = desk.worker.pause, False

@@ -1,4 +1,4 @@
-"""The check of a file: all faults of all lines, bounded memory, and the sums of the good orders."""
+"""The check of a file: it reports all faults of all lines in bounded memory, and sums the valid orders."""
 
 import tracemalloc
 from decimal import Decimal

@@ -35,7 +35,7 @@ PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
 
 
 class Bench:
-    """A sandbox that the environment names, and a directory for files."""
+    """A sandbox, with an environment that points to it, and a directory for files."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.sandbox, self.directory = sandbox, directory
@@ -117,7 +117,7 @@ async def test_the_format_may_be_named(bench):
 @pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
 async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
-    """Otherwise a failed export would look like a successful salary run."""
+    """Without this, a failed export looks like a successful salary run."""
     result = await bench.run(await bench.write(text, name), *arguments, code=2)
 
     assert result.stdout == ""
@@ -327,7 +327,7 @@ async def test_a_dry_run_shows_the_sums_and_needs_neither_the_service_nor_the_jo
 
 
 async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
-    """The run itself accepts the line: a key that has its order already still returns it."""
+    """The run itself accepts such a line, because a key that already has an order returns it."""
     late = row(2, send_before="2020-01-01T00:00:00Z", deadline="2020-01-01T00:00:00Z")
     file = await bench.orders(row(1, send_before="2999-01-01T00:00:00Z"), late)
     dry = await bench.run(file, "--dry-run", code=2)
@@ -343,7 +343,7 @@ async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
 
 
 async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(bench):
-    """The field names spare the user a question to the service's support."""
+    """Thanks to the field names, the user need not ask the service's support."""
     file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
     runs = [await bench.run(file, code=3) for _ in range(2)]
 
@@ -361,7 +361,7 @@ async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(
 
 
 async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
-    """The key is free, but the line is the same order as before: to pay it, the user needs another key."""
+    """The key is free, but the line still contains the same order. To pay it, the user needs another key."""
     bench.sandbox.faults.add(CloseBeforeReading())
     file = await bench.orders(row(1))
     await bench.run(file, code=5)
@@ -439,7 +439,8 @@ async def test_the_hooks_place_the_holds(bench):
     cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
     await bench.run(await bench.orders(*cells), "--hooks", f"{__name__}:make", code=3)
 
-    assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]  # the third is the bank's own
+    # The third order has a hold that the bank placed itself.
+    assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]
     assert len(Bank.open) == 1
 
 
@@ -496,7 +497,7 @@ async def test_the_exit_code_is_that_of_the_worst_order(bench, fault, code, told
 
 
 async def test_giving_up_at_the_last_line_reports_all_outcomes(bench):
-    """Otherwise the user would look for outcomes that are there already."""
+    """Without this, the user would search for outcomes that are already in the file."""
     bench.sandbox.faults.add(Status(401), times=None)
     file = await bench.orders(*(row(number) for number in range(1, 11)))
     result = await bench.run(file, "--concurrency", "4", code=4)

@@ -1,4 +1,4 @@
-"""CSV files: good rows are read exactly; faults are reported by line and column."""
+"""CSV files: valid rows are read exactly, and faults are reported with line and column."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -63,7 +63,7 @@ def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
     text = csv_text([row(1, held='"A", said\nthe bank'), row(2)])
     found = read_csv(text)
 
-    assert found[1].line == 4  # the cell of the row before has two lines
+    assert found[1].line == 4  # a cell in the previous row has two lines
     assert found[1].key == "payment-0000002"
     assert found[0].faults == (("held", "contains a line break: check that every quote is closed"),)
     assert read_csv(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'
@@ -94,7 +94,7 @@ def test_a_missing_column_is_a_fault_of_the_first_line(missing):
 
 
 def test_unknown_and_duplicate_columns_are_faults_with_their_names():
-    """With its number alone, the user would have to count the columns."""
+    """If the fault had only the column's number, the user would have to count columns."""
     text = csv_text([row(1)]).replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)
 
     assert faults(text) == [
@@ -105,7 +105,7 @@ def test_unknown_and_duplicate_columns_are_faults_with_their_names():
 
 @pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
 def test_other_separators_than_commas_are_one_fault(mark, name):
-    """Spreadsheets write them in countries with a decimal comma."""
+    """Spreadsheets write semicolons in countries that use a decimal comma."""
     assert faults(csv_text([row(1)]).replace(",", mark)) == [
         (
             1,
@@ -176,7 +176,7 @@ def test_an_unclosed_quote_is_a_fault_of_the_line_where_it_opens():
 
 
 def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
-    """Two stray quotes make one cell of all lines between them, and the row has the right number of cells."""
+    """Two stray quotes turn all lines between them into one cell, and the row still has enough cells."""
     rows = [row(number, beneficiary_first="Ben", beneficiary_last="Okri") for number in range(1, 6)]
     rows[1]["beneficiary_last"] = "<Okri"
     rows[3]["beneficiary_last"] = "Okri>"

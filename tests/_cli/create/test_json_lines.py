@@ -1,4 +1,4 @@
-"""JSON Lines files: each line is a command, as a worker receives it, or has faults."""
+"""JSON Lines files: each line is a command in the format that workers receive, or it has faults."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_invalid_json_is_a_fault_of_the_line_itself(text):
 
 
 def test_a_number_with_too_many_digits_is_reported_as_such():
-    """If the fault were "not JSON", its sender would look for a bracket."""
+    """If the fault were "not JSON", the user would search for a missing bracket."""
     text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
 
     assert only_fault(text) == (1, "", "contains a whole number with too many digits")

@@ -1,4 +1,4 @@
-"""A file of orders is read twice; the records of its first lines are kept, so they are parsed once."""
+"""A file of orders is read twice, but its first lines are kept and parsed only once."""
 
 import weakref
 

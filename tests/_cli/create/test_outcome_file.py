@@ -1,4 +1,4 @@
-"""The file of outcomes is complete or absent, private to its owner, and without personal data."""
+"""The file of outcomes is complete or absent, readable only by its owner, and free of personal data."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_a_file_that_was_completed_while_another_run_started_is_renamed_to_old(p
     def flocked(file: int, how: int) -> None:
         monkeypatch.setattr(create_outcomes.fcntl, "flock", flock)
         first.finish()
-        first.close()  # the other has opened it, and gets the lock now
+        first.close()  # the other process has already opened the file, and now gets the lock
         flock(file, how)
 
     monkeypatch.setattr(create_outcomes.fcntl, "flock", flocked)

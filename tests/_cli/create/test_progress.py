@@ -1,4 +1,4 @@
-"""The progress of a run, with a clock that the test controls."""
+"""The progress display of a run, with a clock that the test controls."""
 
 import io
 from functools import partial
@@ -35,7 +35,7 @@ def progress(time, lines):
 
 
 def test_the_rate_is_measured_over_the_last_seconds(time, lines, progress):
-    for second in range(1, 11):  # what was done before goes by at once
+    for second in range(1, 11):  # the first thousands are replays, which take no time
         time.pass_(1.0)
         progress.show("creating", 1000 * second, 20_000, "")
     for second in range(1, 101):

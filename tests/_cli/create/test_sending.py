@@ -1,4 +1,4 @@
-"""The sending of a file's orders: retries of busy keys, giving up, stopping, and the outcomes written."""
+"""Sending the orders of a file: retries of busy keys, giving up, stopping, and the outcomes written."""
 
 import asyncio
 import signal
@@ -65,7 +65,7 @@ class Heard:
 
 
 class Desk:
-    """All that a run needs."""
+    """The objects that a run needs."""
 
     def __init__(self, world: World, outcomes: OutcomeFile) -> None:
         self.world, self.outcomes = world, outcomes
@@ -86,7 +86,7 @@ class Desk:
         return self.made
 
     async def run(self, *numbers: int, client: Any = None, concurrency: int = 4, **changes: str) -> None:
-        """Create these orders, with a client of its own unless one is given."""
+        """Create the orders with these numbers. Use a new client unless one is given."""
         async with self.world.client() as own:
             made = self.bulk(client or own, total=len(numbers), concurrency=concurrency)
             await made.run(records(*numbers, **changes))
@@ -127,7 +127,8 @@ async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, mon
         with pytest.raises(Changed):
             await desk.bulk(client, total=500).run(changing())
 
-    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 24  # as many as were read ahead
+    # The lines that had been read ahead.
+    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 24
 
 
 # --- other workers' leases ------------------------------------------------------------------------
@@ -135,7 +136,7 @@ async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, mon
 
 async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
     keys = [row(number)["key"] for number in (3, 5)]
-    for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
+    for key in keys:  # a killed run had not sent the first of the two keys, and had sent the second
         await killed_at(desk, key, transitions.MarkSending if key == keys[0] else transitions.Create)
     await desk.run(*range(1, 9))
 
@@ -149,7 +150,7 @@ async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
 
 
 async def killed_at(desk: Desk, key: str, at: type) -> None:
-    """A run is killed just before a transition of a key."""
+    """Simulate a run that is killed just before a transition of a key."""
     (record,) = records(int(key.rpartition("-")[2]))
     request = request_of(record)
     await desk.world.crash(at, key=key, order=request.order, held=request.held)
@@ -221,7 +222,8 @@ async def test_a_stopped_run_does_not_wait_for_a_lease(desk):
 async def test_a_run_stopped_while_busy_lines_are_retried_starts_no_further_line(desk):
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], transitions.MarkSending)
-    desk.progress.on_show = lambda: desk.stopping.by or desk.stopping.ask(signal.SIGINT)  # only one signal
+    # Send only one signal.
+    desk.progress.on_show = lambda: desk.stopping.by or desk.stopping.ask(signal.SIGINT)
     await desk.run(1, 2, 3, concurrency=1)
 
     assert 1 <= len(await desk.told()) == len(desk.world.sandbox.orders) < 3
@@ -268,13 +270,13 @@ def test_failures_caused_by_orders_never_end_the_run_and_reset_the_count():
 
 async def test_doubts_of_an_earlier_run_do_not_end_the_run(desk):
     desk.world.sandbox.faults.add(Status(503), times=AT_LEAST + 10)
-    for _ in range(2):  # as often as it takes to get past them
+    for _ in range(2):  # each run gives up after some doubts, so two runs get past all of them
         desk.tally = Tally()
         await desk.run(*range(1, 51), concurrency=1)
 
     assert desk.made.gave_up is None
     assert desk.tally.counted() == "20 created, 30 unknown"
-    assert len(desk.world.sandbox.requests) == 50  # none was sent again
+    assert len(desk.world.sandbox.requests) == 50  # no order was sent again
 
 
 async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
@@ -380,7 +382,7 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
                 yield result
 
     desk.progress.on_show = look
-    # With one thread: another might begin the next lines before the last one has let go of its own.
+    # Use one thread, or another would start the next lines before the last one has released its own.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     await desk.bulk(Quick(), total=500, concurrency=16).run(counted())
 

@@ -1,4 +1,4 @@
-"""The first signal stops the run, the second cuts off orders in flight."""
+"""The first signal stops the run; the second interrupts the orders in flight."""
 
 import asyncio
 import os

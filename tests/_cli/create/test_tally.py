@@ -1,4 +1,4 @@
-"""The counts of outcomes, the exit code and the advice that follow from them."""
+"""The counts of outcomes, and the exit code and the advice that follow from them."""
 
 from tests.support.cases import each
 from tests.support.samples import encode, order_json

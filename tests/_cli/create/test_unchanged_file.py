@@ -1,4 +1,4 @@
-"""A file that changes between two readings is noticed before a changed byte is returned."""
+"""If a file changes between two readings, this is noticed before a changed byte is returned."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The command `desk`: it serves one browser on loopback, admitted by an address that works once."""
+"""The command `desk`: it serves one browser on loopback, which signs in with a one-time address."""
 
 import asyncio
 import os
@@ -28,14 +28,14 @@ from transfer_async.sandbox import Sandbox
 
 
 class Served:
-    """The command's desk, and a browser; it is stopped as by Ctrl-C."""
+    """A running `desk` command with a browser. It is stopped as by Ctrl-C."""
 
     def __init__(self, http: aiohttp.ClientSession, lines: asyncio.Queue[str], world: World) -> None:
         self.http, self.lines, self.world = http, lines, world
         self.address = ""
 
     async def enters(self) -> str:
-        """Open the printed address; where the desk is."""
+        """Open the printed address. Return the address of the desk."""
         async with self.http.get(self.address, allow_redirects=False) as answer:
             assert answer.status == 303
             return urljoin(self.address, answer.headers["Location"])
@@ -45,7 +45,7 @@ class Served:
         return self.address.partition("/enter")[0]
 
     async def get(self, path: str, **words: object) -> tuple[int, str, str]:
-        """The status, the text and the cookie of an answer; nothing is followed."""
+        """Return the status, the text and the cookie of a response. Redirects are not followed."""
         url = path if "://" in path else self.origin + path
         async with self.http.get(url, allow_redirects=False, **words) as answer:  # type: ignore[arg-type] # words of any kind
             return answer.status, await answer.text(), answer.headers.get("Set-Cookie", "")
@@ -87,7 +87,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 async def test_the_address_lets_one_browser_in_once(served: Served):
     assert re.match(r"http://127\.0\.0\.1:\d+/enter\?token=[\w-]{43}$", served.address)
-    served.world.time.pass_(10 * servers.IDLE_TIMEOUT)  # the address is valid until it is used
+    served.world.time.pass_(10 * servers.IDLE_TIMEOUT)  # the address stays valid until it is used
     desk = await served.enters()
     inside = await served.get(desk)
     again = await served.get(served.address)
@@ -101,7 +101,9 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
 
 
 async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
-    """Cookies ignore ports: with one for a path that others can name, they decide about payments."""
+    """Browsers send a cookie to every port. With one for a guessable path, another server could decide
+    payments.
+    """
     _, _, cookie = await served.get(served.address)
     (morsel,) = SimpleCookie(cookie).values()
 
@@ -143,7 +145,7 @@ async def test_responses_outside_the_desk_forbid_frames_and_scripts_too(served: 
 
 
 async def test_the_local_desk_rejects_any_other_host_header(served: Served):
-    """A page elsewhere may have its own name lead here."""
+    """A foreign site's host name can resolve to this machine (DNS rebinding)."""
     elsewhere = {"Host": "evil.example"}
     tried = await served.get(served.address, headers=elsewhere)
     inside = await served.get(await served.enters(), headers=elsewhere)
@@ -163,7 +165,7 @@ async def test_a_decision_is_recorded_in_the_journal(served: Served):
 
 
 async def new_address(served: Served) -> str:
-    """The address that the command prints when a session has ended."""
+    """Return the address that the command prints when a session has ended."""
     served.address = await served.lines.get()
     return served.address
 

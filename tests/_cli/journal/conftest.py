@@ -1,4 +1,4 @@
-"""A journal in a file, whose address is in the environment, and an interactive terminal."""
+"""A journal file whose address is in the environment, and an interactive terminal."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +16,6 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
 @pytest.fixture
 def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the commands believe that stdin is a terminal."""
+    """Make the commands believe that stdin is a terminal."""
     for module in ("journal_session", "journal_commands"):
         monkeypatch.setattr(f"transfer_async._cli.{module}.is_interactive", lambda: True)

@@ -13,14 +13,14 @@ PERSONAL = ("ada.eze", "ben.okri", "nobody@", "example.com", "Okri")
 
 
 async def asked(*arguments: str, answers: str | None = None, code: int = 0) -> Any:
-    """Run a command, and check its exit code and that its output contains no personal data."""
+    """Run a command. Check its exit code, and that its output contains no personal data."""
     result = await commands.asked("journal", *arguments, answers=answers, code=code)
     assert not any(name in result.output for name in PERSONAL)
     return result
 
 
 async def told(*arguments: str) -> Any:
-    """Run a command with ``--json``; return the document."""
+    """Run a command with ``--json``. Return the parsed document."""
     return json.loads((await asked(*arguments, "--json")).stdout)
 
 
@@ -32,7 +32,7 @@ async def corrupt_intents(world: World) -> None:
 
 
 async def everything(world: World) -> None:
-    """Create a key in each state that an operator can meet, ten seconds apart."""
+    """Create a key in every state that an operator can meet, ten seconds apart."""
     await world.create(key="created")
     world.time.pass_(10.0)
     await world.in_doubt("doubt")

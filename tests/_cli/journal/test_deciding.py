@@ -1,4 +1,4 @@
-"""`journal resolve`, `refute` and `amend`: questions, warnings and errors, and the recorded person."""
+"""`journal resolve`, `refute` and `amend`: their questions, warnings and errors, and the recorded person."""
 
 import asyncio
 import re
@@ -21,13 +21,13 @@ REFUTE = ["refute", "doubt", *ADA]
 
 @pytest.fixture
 async def doubted(world: World) -> World:
-    """A key whose order may exist."""
+    """Yield a world in which a key's order may exist."""
     await world.in_doubt("doubt")
     return world
 
 
 async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(doubted: World):
-    """A script that was interrupted is run again, and must not stop at a decision that it has made."""
+    """When an interrupted script is run again, it must not stop at a decision that it has already made."""
     first, again = [await asked(*SEEN, *ADA) for _ in range(2)]
     as_json = await told(*SEEN, *ADA)
 
@@ -51,7 +51,7 @@ async def test_refute_reports_the_hold_that_the_next_recovery_releases(doubted: 
 
 @pytest.mark.usefixtures("somebody")
 async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(world: World):
-    """Otherwise, Ada waits for a release that never happens, and the customer's money stays on hold."""
+    """Without this, Ada waits for a release that never happens, and the customer's money stays on hold."""
     await world.in_doubt("doubt", held="bank-7")
     world.time.pass_(600)
     no = await asked(*REFUTE, answers="n\n", code=1)
@@ -70,7 +70,7 @@ async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(wo
 async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """After an error, the person would decide again, or believe that the hold stays."""
+    """If an error were shown instead, the person would decide again, or believe that the hold stays."""
     view = operators.Operators.view
 
     async def fails_once_decided(self: operators.Operators, key: str) -> object:
@@ -120,7 +120,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
 
 @pytest.mark.parametrize("reported", [True, False])
 async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, reported: bool):
-    """Otherwise, the person releases the hold of an order that a suspended process is about to send."""
+    """Without this, the person releases the hold of an order that a suspended process is about to send."""
     if reported:
         await world.in_doubt("doubt")
     else:
@@ -237,7 +237,7 @@ async def test_a_missing_reason_is_asked_for(doubted: World):
 async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
     command: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """While a person decides, the key is refuted, sent again, and in doubt about that order."""
+    """While a person decides, the key is refuted, sent again, and in doubt about the new order."""
     loop = asyncio.get_running_loop()
 
     async def another_doubt() -> None:
@@ -284,7 +284,7 @@ async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(
 async def test_the_order_id_of_an_unreadable_response_is_offered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """Otherwise, a person would have to find an order at the service, although its id was in our response."""
+    """Without this, a person must search for the order at the service, although its id was received."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     doubt = await world.fails(UnreadableOrder, key="doubt")
     order_id = doubt.order_id

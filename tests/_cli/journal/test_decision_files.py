@@ -1,4 +1,4 @@
-"""`--from FILE`: all rows are checked first; each row is a decision of its own, and is made once."""
+"""`--from FILE`: all rows are checked first, then each row is decided separately and only once."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ HEADER = "key,decision,order_id,reason,seen\n"
 
 @pytest.fixture
 async def doubts(world: World) -> World:
-    """Three keys in doubt, past the time in which a refutation is too early."""
+    """Yield three keys in doubt that are old enough to be refuted."""
     for key in ("a", "b", "c"):
         await world.in_doubt(key)
     world.time.pass_(600)
@@ -37,7 +37,7 @@ async def seen(world: World, key: str) -> int:
 
 
 async def resolving(world: World, path: Path, *keys: str, decision: str = "resolve") -> Path:
-    """Write a file that decides the keys as they are now."""
+    """Write a file of decisions about the current state of the keys."""
     rows = [
         f"{key},{decision},{'' if decision == 'refute' else f'tx-{key}'},seen it,{await seen(world, key)}\n"
         for key in keys
@@ -92,7 +92,7 @@ async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarant
 
 
 async def test_a_refuted_key_that_was_used_since_is_not_counted_as_done(doubts: World, tmp_path: Path):
-    """The row is about an earlier call, and says nothing about the last one."""
+    """The row is about an earlier call, not about the last one."""
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
     await asked("refute", "--from", str(file), "--yes", *BY)
     await doubts.fails(Refused, refused_order(), key="a")

@@ -65,7 +65,7 @@ async def test_the_proposals_id_is_required_when_not_interactive(world: World):
 async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
     world: World, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Otherwise, both persons believe that they approved it, but the history has one name."""
+    """Without this, both persons believe that they approved it, but the history has only one name."""
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     approve = Operators.approve

@@ -1,4 +1,4 @@
-"""The address and the scope of a journal: an error is one line, and no journal is created."""
+"""The address and the scope of a journal: an error has one line, and no journal is created."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,9 @@ def test_usage_lines_look_like_those_of_manual_pages(command: str):
     ],
 )
 def test_a_mistyped_address_is_refused_and_its_password_not_printed(address: str, why: str):
-    """Otherwise, a part of the password, taken for a port, is printed and ends up in a support ticket."""
+    """Without this, a part of the password, mistaken for a port, is printed and ends up in a support
+    ticket.
+    """
     line = refused("journal", "list", "--journal", address, "--scope", "live")
 
     assert line.startswith(f"journal: --journal: {why}")

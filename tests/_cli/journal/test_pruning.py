@@ -1,4 +1,4 @@
-"""`journal prune`: keys that ended long ago are deleted, and recent ones are kept."""
+"""`journal prune` deletes keys that ended long ago, and keeps recent ones."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,7 @@ async def test_only_keys_that_ended_before_the_time_are_deleted(world: World):
 
 
 async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World):
-    """Otherwise, after a mistyped age, a file that has just been paid could be paid again."""
+    """Without this, after a mistyped age, a file that has just been paid could be paid again."""
     world.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
     await world.create(key="created")
     for age in ("0m", "23h"):
@@ -35,7 +35,7 @@ async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World
 @pytest.mark.usefixtures("somebody")
 @each(("answer", "code"), [("n\n", 1), ("y\n", 0)])
 async def test_prune_asks_first(world: World, answer: str, code: int):
-    await world.create(key="created")  # returns the recorded order the second time
+    await world.create(key="created")  # the second row's call returns the recorded order
     result = await asked(*JUNE, answers=answer, code=code)
 
     assert "recorded before 2024-06-01T00:00:00.000Z" in result.stderr

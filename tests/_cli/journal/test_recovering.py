@@ -1,4 +1,4 @@
-"""`journal recover` with the hooks of a bank's module, and modules that have no usable hooks."""
+"""`journal recover` with the hooks of a bank's module, and with modules that have no usable hooks."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ NAME = "hooks"
 
 @pytest.fixture
 def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Write a bank's module to the current directory; return the function that writes it again."""
+    """Write a bank's module to the current directory. Return the function that can write it again."""
 
     def write(release: str = "released.append(intent.id)", close: str = "pass") -> None:
         (tmp_path / "our_bank.py").write_text(BANK.format(release=release, close=close), encoding="utf-8")
@@ -128,7 +128,7 @@ async def test_recover_exits_with_3_if_an_undo_is_still_pending(world: World, ba
 
 
 async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_module: Any):
-    """Otherwise, its hold would stay forever."""
+    """Without this, its hold is never released."""
     await world.in_doubt("doubt")
     await corrupt_intents(world)
     listed = await asked("list")
@@ -179,7 +179,7 @@ async def test_an_unusable_factory_is_reported_in_one_line(
     "close", [pytest.param("pass", marks=ONLY_IN_TRIALS), "raise OSError('the pool is gone')"]
 )
 async def test_one_factory_serves_recover_and_verify_hooks(world: World, bank_module: Any, close: str):
-    """With two factories, the trials would prove nothing about the hooks in production."""
+    """With two factories, the checks would prove nothing about the hooks in production."""
     await asyncio.to_thread(bank_module, close=close)
     await world.in_doubt("doubt")
     await asked("recover", "--hooks", "our_bank:for_every_command")
@@ -201,7 +201,7 @@ async def test_a_factory_may_return_an_object_with_hooks():
 
 
 def test_a_file_in_the_current_directory_replaces_no_library(bank_module: Any):
-    """Otherwise, a file with a library's name would run, with the token in its environment."""
+    """Without this, a file with a library's name is executed, with the token in its environment."""
     decoys = [Path("asyncpg.py"), Path("aiohttp.py"), Path("rich.py")]
     for decoy in decoys:
         decoy.touch()

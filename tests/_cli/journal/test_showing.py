@@ -1,4 +1,4 @@
-"""`journal list`, `show`, `note` and `audit`: what they show, and no personal data unless requested."""
+"""`journal list`, `show`, `note` and `audit`: their output has no personal data unless it is requested."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from transfer_async.sandbox import Status
 
 async def test_a_created_key_is_not_listed(world: World):
     text = f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing abandoned\n"
-    assert (await asked("list")).stdout == text  # of an empty journal
+    assert (await asked("list")).stdout == text  # the journal is empty
     await world.create(key="created")
     result, listed = await asked("list"), await told("list")
 
@@ -132,13 +132,14 @@ OF_A_SCOPE = {
     "recover": ["--hooks", "json:loads"],
     "reconcile": ["{export}"],
 }
-"""Every command for one scope, and its arguments."""
+"""Every command that works on one scope, with its arguments."""
 
 
 async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: World, tmp_path: Path):
-    """Otherwise, 43 doubts would look like none because of a wrong address, and would never be ended."""
+    """Without this, a wrong address shows an empty list instead of 43 doubts, and nobody ends them."""
     await world.in_doubt("doubt")
-    await asked("four-eyes", "demand", "--scope", "elsewhere", *ADA)  # This rule is no key.
+    # The dual-control rule does not count as a key.
+    await asked("four-eyes", "demand", "--scope", "elsewhere", *ADA)
     export = tmp_path / "orders.jsonl"
     await asyncio.to_thread(export.touch)
     for command, arguments in OF_A_SCOPE.items():
@@ -184,7 +185,7 @@ async def test_show_as_json_has_the_key_with_its_history(world: World):
 
 
 async def test_control_characters_do_not_reach_the_terminal(world: World):
-    """Otherwise, a receipt could clear the screen, or show one order's id next to another's key."""
+    """Without this, a receipt could clear the screen, or show one order's id next to another's key."""
     receipt = "\x9b2J\u202e71-dloh\u2066\x7f\u3164 ø"
     world.bank.reference = receipt
     await world.in_doubt("doubt")
@@ -242,7 +243,7 @@ async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world: World):
 async def test_the_parties_are_shown_only_on_request_and_the_history_records_the_look(world: World):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
     with_order = ("show", "k", "--with-order", "--by")
-    await asked("show", "k"), await asked("show", "k", "--json")  # Both check that no person is shown.
+    await asked("show", "k"), await asked("show", "k", "--json")  # `asked` checks that no person is shown.
     shown = await commands.asked("journal", *with_order, "ada")
     as_json = await commands.asked("journal", *with_order, "cleo", "--reason", "a call", "--json")
     looks = [step for step in (await told("show", "k"))["history"] if step["move"] == "look"]
@@ -306,7 +307,8 @@ async def test_the_journal_is_closed_after_an_error(world: World, monkeypatch: p
     world.journal.journal = MemoryJournal()
     monkeypatch.setattr(journal_output, "journal_named", lambda address: world.journal)
     await asked("show", "k", code=1)
-    await asked("recover", "--hooks", "json:loads", code=2)  # opens the journal twice; then the factory fails
+    # Opens the journal twice, before and after the factory fails.
+    await asked("recover", "--hooks", "json:loads", code=2)
 
     assert world.journal.closed == 3
 

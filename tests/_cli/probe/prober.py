@@ -1,4 +1,4 @@
-"""Run the probe against a sandbox, on a clock that no test waits for."""
+"""Run the probe against a sandbox, with a clock that makes no test wait."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from transfer_async._support.clock import Clock
 from transfer_async.sandbox import Sandbox, ServiceProfile, load_profile
 
 FOREVER = 300.0
-"""A sleep of so many seconds or more never ends: the sandbox's own background work."""
+"""A sleep of this many seconds or more never ends. Only background work of the sandbox sleeps that long."""
 
 
 @define
 class Watch:
-    """A clock that moves only while somebody sleeps on it."""
+    """A clock that advances only when code sleeps."""
 
     loop_time: LoopTime
     seconds: float = 0.0
@@ -42,7 +42,7 @@ class Watch:
 
 @frozen(kw_only=True)
 class ProbeResult:
-    """What a run wrote and printed, and why it stopped, if it did."""
+    """The output of a run, and the reason why it stopped, if it did."""
 
     profile: ServiceProfile
     lines: list[str]
@@ -50,7 +50,7 @@ class ProbeResult:
 
 
 async def probe(sandbox: Sandbox, files: Path, watch: Watch, **settings: Any) -> ProbeResult:
-    """Run the probe; a run with the same files continues an earlier one."""
+    """Run the probe. A run with the same files continues an earlier one."""
     lines: list[str] = []
     stopped = None
     try:
@@ -77,7 +77,7 @@ def probe_run(
     idle: float = 15.0,
     order: NewOrder | None = None,
 ) -> ProbeRun:
-    """Return a run that has not begun."""
+    """Return a run that has not started."""
     return ProbeRun(
         service=Service(base_url=sandbox.base_url, token=sandbox.token, timeout=30.0, clock=watch.clock),
         levels=frozenset(levels),

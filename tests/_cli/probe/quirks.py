@@ -1,4 +1,4 @@
-"""Services that differ from the sandbox in one quirk each, written without the profile that shows it."""
+"""Services that differ from the sandbox in one quirk each, written independently of service profiles."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Answering = Callable[["Quirky", Call, Own], Reply]
 
 @frozen(kw_only=True)
 class Quirk:
-    """A quirk, and what the profile must say about it.
+    """A quirk of a service, and how to recognize it in a profile.
 
     Args:
-        shows: whether a profile shows the quirk.
-        answer: how the service answers.
-        levels: the levels that find the quirk.
-        orders: the number of orders that is enough to find it.
+        shows: returns whether a profile shows the quirk.
+        answer: returns the service's response.
+        levels: the levels of the probe that find the quirk.
+        orders: how many orders are enough to find it.
         settings: settings of the sandbox.
         last: the number of requests after which the service closes a connection.
-        stops: whether the probe must stop because of it.
-        watched: the probe's limits for requests on one connection, and for seconds of idleness.
+        stops: whether the quirk must stop the probe.
+        watched: the probe's limits for requests on one connection, and for idle seconds.
     """
 
     shows: Callable[[ServiceProfile], bool]
@@ -46,7 +46,7 @@ class Quirk:
 
 
 class Quirky(Sandbox):
-    """A sandbox with a quirk."""
+    """A sandbox with one quirk."""
 
     def __init__(self, quirk: Quirk, **settings: Any) -> None:
         super().__init__(**{**settings, **quirk.settings})
@@ -67,7 +67,7 @@ def is_create(call: Call) -> bool:
 
 
 def instead(of: int, reply: Reply) -> Answering:
-    """Replace the sandbox's replies that have this status."""
+    """Replace all replies of the sandbox that have this status."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         given = own(call)
@@ -77,7 +77,7 @@ def instead(of: int, reply: Reply) -> Answering:
 
 
 def with_headers(**headers: str | None) -> Answering:
-    """Add headers; None stands for a new id in each reply."""
+    """Add headers to replies. The value None stands for a new id in each reply."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         given = own(call)
@@ -88,7 +88,7 @@ def with_headers(**headers: str | None) -> Answering:
 
 
 def on_repetition(reply_to: Callable[[Reply], Reply]) -> Answering:
-    """Answer a repeated body in another way."""
+    """Respond in another way to a request with the same body as an earlier one."""
 
     def answer(service: Quirky, call: Call, own: Own) -> Reply:
         body = call.body or b""
@@ -105,7 +105,7 @@ def on_repetition(reply_to: Callable[[Reply], Reply]) -> Answering:
 
 
 def accepts_without(path: str, value: Any) -> Answering:
-    """Accept orders without this field, with another value in its place."""
+    """Accept orders without this field, and use ``value`` instead."""
 
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         document = _document(call)
@@ -128,7 +128,7 @@ def _document(call: Call) -> dict[str, Any]:
 
 
 def calculates_amounts(_: Quirky, call: Call, own: Own) -> Reply:
-    """Calculate the amount instead of comparing it."""
+    """Calculate the amount instead of checking it."""
     document = _document(call)
     request, problems = parse(document)
     if is_create(call) and request is not None and problems:
@@ -142,7 +142,7 @@ def fails_without_json(_: Quirky, call: Call, own: Own) -> Reply:
 
 
 def limited(_: Quirky, call: Call, own: Own) -> Reply:
-    """Refuse amounts at the limit, too."""
+    """Refuse amounts equal to the limit, too."""
     amount = _document(call).get("poster_amount")
     if is_create(call) and amount is not None and Decimal(amount) > 49_000_000:
         return message(400, "too much")

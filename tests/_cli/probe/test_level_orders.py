@@ -1,4 +1,4 @@
-"""Levels 1 and 2: no order beyond the cap, none twice, and none after one that must not exist."""
+"""Levels 1 and 2: they respect the cap, send no order twice, and stop after an order that must not exist."""
 
 import asyncio
 import gzip
@@ -131,7 +131,7 @@ async def test_later_runs_send_what_the_cap_has_left(sandbox, tmp_path, watch):
 
 
 async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, tmp_path, watch):
-    """Otherwise the profile would say that bad orders are answered with 429."""
+    """Without this, the profile says that invalid orders get status 429."""
     sandbox.faults.add(Status(429, headers={"Retry-After": "17"}))
     sandbox.faults.add(Status(503, headers={"Retry-After": "17"}))
     run = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
@@ -166,11 +166,11 @@ async def test_a_run_stopped_by_a_busy_service_continues_later(sandbox, tmp_path
     assert again.stopped is None
     assert again.profile.answers["order"].order == "new"
     first_amount = next(order.poster_amount for order in sandbox.orders.values())
-    assert first_amount != ALL["order"].amount  # An order that may exist is not repeated.
+    assert first_amount != ALL["order"].amount  # An order that may exist is not sent again.
 
 
 async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(sandbox, tmp_path, watch):
-    """Otherwise a service that is down would be sent all orders, and each may exist."""
+    """Without this, a service that is down is sent all orders, and each of them may exist."""
     sandbox.faults.add(CloseAfterProcessing(), times=3)
     stopped = []
     for count in (1, 3, 11):
@@ -181,12 +181,12 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
     assert stopped[0].startswith("not-json (its body is not JSON) was sent, but no response arrived")
     assert stopped[1].startswith("empty-object (it has no fields) was sent, but no response arrived")
     assert stopped[2] is None
-    assert run.profile.answers["not-json"].status is None  # It had no response twice.
+    assert run.profile.answers["not-json"].status is None  # It got no response in two attempts.
     assert run.profile.answers["empty-object"].status == 422
 
 
 async def test_a_token_revoked_during_a_run_is_no_answer_to_an_order(sandbox, tmp_path, watch):
-    """Otherwise the profile would say that bad orders are answered with 401."""
+    """Without this, the profile says that invalid orders get status 401."""
     sandbox.faults.add(Status(401, body='{"message": "Unauthorized"}'))
     first = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
     assert first.stopped.startswith("the service rejected the token")
@@ -206,7 +206,7 @@ async def test_a_token_revoked_during_a_run_is_no_answer_to_an_order(sandbox, tm
     ],
 )
 async def test_no_order_is_sent_with_a_wrong_token_or_base_url(sandbox, tmp_path, watch, service, why):
-    """Otherwise each attempt would use up a part of the cap."""
+    """Without this, each failed attempt uses up a part of the cap."""
     run = probe_run(sandbox, tmp_path / "a", watch, lines := [], levels=(1,), orders=3)
     for _ in range(2):
         with pytest.raises(Stopped, match=why):
@@ -233,7 +233,7 @@ async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, tmp_
 
 
 def calculating(factor: int) -> Quirk:
-    """A service that calculates a missing amount, at a rate of its own."""
+    """Return a service that calculates a missing amount with its own exchange rate."""
 
     def answer(_, call, own):
         document = json.loads(call.body) if call.body and call.body.startswith(b"{") else {}
@@ -248,7 +248,7 @@ def calculating(factor: int) -> Quirk:
 
 
 async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tmp_path, watch):
-    """Otherwise the cap could be exceeded tenfold."""
+    """Without this, the cap could be exceeded tenfold."""
     settings = {"levels": (2,), "amount": Decimal(3_000_000)}
     async with Quirky(calculating(20), sleep=watch.sleep) as service:
         first = await probe(service, tmp_path / "a", watch, **settings)
@@ -263,7 +263,7 @@ async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tm
     )
     assert sum(amounts) > 3_000_000
     assert "NGN, more than --most-amount. No further order is sent" in first.stopped
-    assert amounts[-1] > 1_500_000  # It was the last.
+    assert amounts[-1] > 1_500_000  # This was the last order.
     assert second.stopped == first.stopped
     assert "the response to this order is no longer in the profile" in third.stopped
     assert number_sent(service) == before
@@ -273,7 +273,7 @@ Rewrite = Callable[[bytes], tuple[dict[str, str], bytes]]
 
 
 def rewritten(rewrite: Rewrite) -> Quirk:
-    """A service whose responses to orders have other headers and another body."""
+    """Return a service whose responses to orders have other headers and another body."""
 
     def answer(_, call, own):
         reply = own(call)
@@ -297,7 +297,7 @@ def with_amount(amount: bytes) -> Rewrite:
     ],
 )
 async def test_a_created_order_that_the_client_cannot_read_stops_the_run(tmp_path, watch, rewrite, why):
-    """Otherwise a profile would recommend a service with which every order ends in doubt."""
+    """Without this, a profile recommends settings for a service that leaves every order in doubt."""
     async with Quirky(rewritten(rewrite), sleep=watch.sleep) as service:
         run = await probe(service, tmp_path / "a", watch, levels=(2,))
 
@@ -320,7 +320,7 @@ async def test_a_compressed_response_is_read_as_the_client_reads_it(tmp_path, wa
 
 
 async def test_an_unrelated_id_in_a_refusal_is_not_taken_for_an_order(tmp_path, watch):
-    """Otherwise the probe would stop at the first refusal that names, for example, a trace."""
+    """Without this, the probe stops at the first refusal that contains, for example, a trace id."""
     refusal = message(422, "No", trace="tx-trace1", errors={"id": "tx-errors1"})
     quirk = Quirk(answer=instead(422, refusal), shows=lambda _: True)
     async with Quirky(quirk, sleep=watch.sleep) as service:
@@ -392,7 +392,7 @@ async def test_two_probes_cannot_use_one_journal_at_once(sandbox, tmp_path, watc
             locked(tmp_path / "a.journal").__enter__()
 
     await asyncio.to_thread(lock_twice)
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)  # The lock was released.
+    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)  # The lock has been released.
 
     assert number_sent(sandbox) == 1
 

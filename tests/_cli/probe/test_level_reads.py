@@ -1,4 +1,4 @@
-"""Level 0: what a sandbox with a quirk does not show."""
+"""Level 0: properties of a service that the sandboxes with quirks do not cover."""
 
 import itertools
 import json
@@ -109,7 +109,7 @@ async def profile_of(url: str, **changes: Any) -> ServiceProfile:
 
 
 def responding(*responses: bytes, closes: bool = False) -> Script:
-    """Answer the requests of a connection with these; repeat the last one."""
+    """Send these responses to the requests of a connection, and repeat the last one."""
 
     async def script(connection: Connection) -> None:
         for response in itertools.chain(responses, itertools.repeat(responses[-1])):
@@ -149,7 +149,7 @@ GOOD = response("200 OK", USER)
     ],
 )
 async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):
-    """Otherwise its silence would become a profile, and a bank would test against that."""
+    """Without this, its silence becomes a profile, and a bank tests against that."""
     async with serving(responding(sent, closes=not sent)) as server:
         with pytest.raises(Stopped, match=why):
             await profile_of(server.url, clock=watch.clock)
@@ -164,7 +164,7 @@ async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
 
     assert profile.answers["who-am-i"].status == 200
     assert profile.answers["turned-away"].headers["retry-after"] == "7"
-    assert watch.seconds == 15.0  # with one second of idleness
+    assert watch.seconds == 15.0  # includes one idle second
 
 
 @each(
@@ -179,7 +179,7 @@ async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
 async def test_an_announced_close_is_not_reported_as_an_idle_timeout(
     sent: bytes, closes: bool, seen: tuple[int | None, bool], watch: Watch
 ):
-    """Otherwise the proposal would warn of doubts that no client will have."""
+    """Without this, the proposal warns of doubts that no client will ever have."""
     async with serving(responding(sent, closes=closes)) as server:
         connection = (await profile_of(server.url, clock=watch.clock)).connection
 

@@ -1,4 +1,4 @@
-"""`Connection`: how it treats servers that do not respond as they should."""
+"""`Connection`, with servers that do not respond as they should."""
 
 import asyncio
 import socket
@@ -63,7 +63,7 @@ async def test_a_reset_connection_is_not_open():
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
         )
         writer.transport.abort()
-        await asyncio.sleep(0)  # The loop closes it in its next turn.
+        await asyncio.sleep(0)  # The loop closes the connection in its next turn.
         gone.set()
 
     received, gone = asyncio.Event(), asyncio.Event()
@@ -96,7 +96,7 @@ async def test_without_a_server_nothing_is_sent(cut):
     ],
 )
 async def test_a_response_with_a_cut_body_keeps_its_status(sent, body):
-    """As in the client: a refusal whose body was cut is still a refusal."""
+    """As in the client, a refusal with an incomplete body is still a refusal."""
     response = await response_of(responding(b"HTTP/1.1 422 No\r\n" + sent))
 
     assert (response.status, response.body, response.intact) == (422, body, False)
@@ -127,7 +127,7 @@ async def test_a_response_in_small_parts_ends_after_twice_the_timeout():
         await reader.read()
 
     class SlowSocket(Connection):
-        """Its socket does not time out, as with a server that sends one byte now and then."""
+        """A connection whose socket never times out, as with a server that sends a byte from time to time."""
 
         def _read(self) -> Response:
             self._http.sock.settimeout(30.0)
@@ -178,7 +178,7 @@ async def test_a_closed_connection_is_not_opened_again():
 
 @pytest.fixture
 def certified(tmp_path) -> Iterator[tuple[ssl.SSLContext, Path]]:
-    """A server's TLS context and its authority's certificate; created outside of any event loop."""
+    """Return a server's TLS context and its CA certificate, created outside of any event loop."""
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)

@@ -18,7 +18,7 @@ NOT_LIVE = "--this-is-not-live"
 
 @pytest.fixture
 def here(monkeypatch, tmp_path) -> Path:
-    """The working directory of the command; prepared outside of any event loop."""
+    """Change to the command's working directory, outside of any event loop."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "order.json").write_bytes(new_order().to_json())
     (tmp_path / "to-nobody.json").write_bytes(refused_order().to_json())
@@ -96,7 +96,7 @@ async def test_the_profile_has_no_token_and_no_person(sandbox, tmp_path):
 async def test_a_wrong_base_url_or_token_leaves_the_profile_as_it_is(
     sandbox, here, option, message, levels, earlier
 ):
-    """Otherwise a typing error would become a profile."""
+    """Without this, a typing error becomes a profile."""
     profile = here / "service-profile.json"
     sandbox.requests.clear()
     if earlier is None:

@@ -1,4 +1,4 @@
-"""The client's settings that a profile suggests, and their reasons."""
+"""The client settings that a profile suggests, with reasons."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The probe infers each quirk of a service, and a sandbox with that profile gives the same profile again."""
+"""The probe finds each quirk of a service, and a sandbox with the resulting profile gives the same
+profile.
+"""
 
 from pathlib import Path
 
@@ -20,7 +22,7 @@ OFTEN = (
     "two orders from one body",
     "409 for a repetition",
 )
-"""The quirks that are tested by default."""
+"""The quirks that run by default."""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, loop_tim
 
 
 async def test_a_sandbox_with_a_stored_profile_gives_that_profile(tmp_path, loop_time: LoopTime):
-    """The file is of version 1 and is never rewritten: profiles that users have must stay usable."""
+    """The file has version 1 and is never rewritten, so that the profiles of users stay usable."""
     watch = Watch(loop_time)
 
     async with Sandbox(profile=RECORDED, sleep=watch.sleep) as sandbox:

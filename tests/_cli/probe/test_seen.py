@@ -1,4 +1,4 @@
-"""What a profile keeps of a response: how the service works, and nothing that names a person."""
+"""A profile records how the service responds, but nothing that identifies a person."""
 
 import json
 

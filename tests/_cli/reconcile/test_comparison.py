@@ -1,4 +1,4 @@
-"""`Comparison`: which order belongs to which key; also checked with generated histories."""
+"""`Comparison` matches orders to keys. Generated histories check it, too."""
 
 import random
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_each_key_and_order_gets_the_expected_finding(orders, senders, created, 
 @each("content", ["w", None])
 @each("in_doubt", [True, False])
 def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, in_doubt: bool):
-    """A key that is sending, has a pending undo, or cannot be read, may have sent it as well."""
+    """A key that is sending, is unreadable, or has a pending undo may have sent the order as well."""
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", content, 40.0, 140.0, in_doubt))
 
     assert not any(isinstance(finding, Match) for finding in found)
@@ -116,7 +116,7 @@ def test_an_order_may_be_in_the_export_twice_with_the_same_values_only():
 
 @define
 class History:
-    """Random keys and orders; ``owners`` maps each order to its key."""
+    """Random keys and orders. ``owners`` maps each order to its key."""
 
     random: random.Random
     owners: dict[str, str] = field(factory=dict)
@@ -126,7 +126,7 @@ class History:
     _numbers: Iterator[int] = field(factory=count)
 
     def add_keys(self, size: int) -> None:
-        """Add keys; many send the same contents within minutes."""
+        """Add keys. Many of them send the same order within minutes."""
         for _ in range(size):
             number = next(self._numbers)
             at = number * 7.0
@@ -136,10 +136,10 @@ class History:
         kind = self.random.choices(["created", "doubt", "sending"], [80, 18, 2])[0]
         exists = kind == "created" or self.random.random() < 0.6
         order_id = f"tx-{len(self.owners)}"
-        posted_at = at + self.random.uniform(-SLACK, 30.0 + SLACK)  # by the service's clock
+        posted_at = at + self.random.uniform(-SLACK, 30.0 + SLACK)  # according to the service's clock
         if exists:
             self.owners[order_id] = key
-        if exists and self.random.random() > 0.02:  # The rest appears late, or never.
+        if exists and self.random.random() > 0.02:  # The remaining orders appear late or never.
             self.exported.append(ExportedOrder(order_id, content, posted_at))
         if kind == "created":
             self.created.append((order_id, key, at))

@@ -1,4 +1,4 @@
-"""`journal reconcile`, from an export and a journal on the disk to its output."""
+"""`journal reconcile`, from an export file and a journal file to its output."""
 
 import asyncio
 import csv
@@ -34,7 +34,7 @@ def export(tmp_path: Path) -> Path:
 
 
 async def write(world: World, export: Path, *, without: str = "") -> Path:
-    """Save the sandbox's export of its orders, one a line."""
+    """Save the sandbox's orders as an export with one order per line."""
     url = f"{world.sandbox.base_url}/sandbox/orders.jsonl"
     headers = {"Authorization": f"Bearer {world.sandbox.token}"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
@@ -99,11 +99,11 @@ async def test_two_equal_doubts_are_ambiguous_and_their_orders_unknown(world: Wo
 
 
 async def refuted_by_mistake(world: World) -> str:
-    """Refute a key although its order exists; return the order's id."""
+    """Refute a key although its order exists. Return the order's id."""
     await world.in_doubt("mistaken")
     async with world.client(settle_after=0) as client:
         await client.refute("mistaken", by="ada", reason="the support: no such order")
-        await client.recover()  # This releases its hold and deletes the order's data.
+        await client.recover()  # Recovery releases the hold and deletes the order's data.
     return list(world.sandbox.orders)[-1]
 
 
@@ -125,7 +125,7 @@ async def in_doubt_anew_with_another_order(world: World) -> None:
 async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
     world: World, export: Path, then: Callable[[World], Awaitable[None]] | None
 ):
-    """Otherwise the customer of a doubt would pay for another customer's order."""
+    """Without this, one customer pays for another customer's order."""
     order_id = await refuted_by_mistake(world)
     await lost_before_it_was_read(world)
     if then is not None:
@@ -219,7 +219,7 @@ async def test_a_csv_export_may_have_other_column_names(world: World, tmp_path: 
 
 
 async def write_with_times(world: World, export: Path, change: Callable[[datetime], str]) -> Path:
-    """Export all orders of the sandbox with their times written in another way."""
+    """Export all orders of the sandbox, with their times in another format."""
     orders = [json.loads(order.to_json()) for order in world.sandbox.orders.values()]
     for order in orders:
         order["posted_at"] = change(datetime.fromisoformat(order["posted_at"]))
@@ -232,7 +232,7 @@ def local(hours: int) -> Callable[[datetime], str]:
 
 
 async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(world: World, export: Path):
-    """Otherwise the order of a doubt could be taken for that of an equal doubt an hour later."""
+    """Without this, an order could be matched to an equal doubt from an hour later."""
     await world.create(key="paid")
     await world.in_doubt("lost")
 
@@ -265,7 +265,9 @@ async def test_a_warning_says_that_utc_is_assumed_until_an_order_confirms_it(wor
 async def test_an_order_recorded_late_is_no_sign_of_another_clock(
     world: World, export: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """An order may be recorded as created hours after the service created it."""
+    """An order may be recorded hours after the service created it; this does not mean that the clocks
+    differ.
+    """
     await world.create(key="paid")
     orders = ScopedJournal.orders
 
@@ -286,7 +288,7 @@ async def resolved(world: World, key: str, order_id: str) -> None:
 
 
 async def test_a_key_resolved_with_another_customers_order_is_reported(world: World, export: Path):
-    """Otherwise the bank would believe that the customer's payment was made."""
+    """Without this, the bank believes that the customer's payment was made."""
     world.sandbox.faults.add(CloseBeforeReading())
     await world.fails(OutcomeUnknown, key="mistaken")
     theirs = await order_of_somebody_else(world)
@@ -302,7 +304,7 @@ async def test_a_key_resolved_with_another_customers_order_is_reported(world: Wo
 
 
 async def order_of_somebody_else(world: World) -> str:
-    """Create an order that no key of the journal has, like that of another system of the bank."""
+    """Create an order that belongs to no key of the journal, like an order of another system of the bank."""
     async with TransferClient(world.sandbox.base_url, world.sandbox.token) as client:
         order = await client.create_order(other_order(), held="their own")
     return order.id
@@ -341,7 +343,7 @@ async def test_a_key_resolved_correctly_leaves_the_other_order_to_the_other_key(
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a directory with an empty journal; the environment names that journal."""
+    """Return a directory with an empty journal, and set the environment to use that journal."""
 
     async def make() -> None:
         async with SQLiteJournal(tmp_path / "journal.db"):

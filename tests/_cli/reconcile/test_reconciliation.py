@@ -1,4 +1,4 @@
-"""Which keys may have sent an order, and when it may have been posted."""
+"""Which keys may have sent an order, and when the service may have recorded it."""
 
 import asyncio
 import math
@@ -60,7 +60,7 @@ STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 2
     ("entry", "steps", "since", "until"),
     [
         (entry(), STEPS, 10_095.0, 10_435.0),
-        (entry(attempt="b", sent_until=9_000.0), STEPS, 10_095.0, 20_305.0),  # claimed again since
+        (entry(attempt="b", sent_until=9_000.0), STEPS, 10_095.0, 20_305.0),  # the key has been claimed again
         (entry(unread=CORRUPT, sent_until=0.0), STEPS, 10_095.0, 20_305.0),
         (entry(), STEPS[2:], -math.inf, 10_435.0),
         (entry(attempt="b"), [step("mark", math.nan), step("refute", math.nan)], -math.inf, math.inf),
@@ -89,7 +89,7 @@ def test_the_content_of_a_refuted_attempt_is_known_while_its_undos_are_pending()
         (10_103.0, (STEPS[1], step("create", 10_105.0)), -2.0),
         (13_705.0, (STEPS[1], step("create", 10_105.0)), 3_600.0),
         (10_103.0, (step("create", 10_105.0),), 2.0),
-        (10_103.0, STEPS, None),  # A person gave its id.
+        (10_103.0, STEPS, None),  # A person entered its order id.
     ],
 )
 def test_posting_is_compared_with_sending_unless_a_person_gave_the_id(posted_at, steps, difference):
@@ -113,7 +113,7 @@ def test_a_corrupt_doubt_may_have_sent_any_order(is_sealed: bool, since: float, 
 
 
 class StaleDoubts(MemoryJournal):
-    """A journal whose doubts were still sending when the doubts were listed."""
+    """A journal whose list of doubts is outdated: it was read while the doubtful keys were still sending."""
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return []
@@ -121,7 +121,7 @@ class StaleDoubts(MemoryJournal):
 
 @each(("sent", "exported"), samples.TWO_PEOPLE)
 def test_orders_of_two_people_have_different_contents(sent: str, exported: str):
-    """Otherwise a doubt would be resolved with an order that pays somebody else."""
+    """Without this, a doubt is resolved with an order that pays somebody else."""
     sums = (Decimal(1), "USD"), (Decimal(2), "NGN")
 
     assert order_content(sent, "ben@example.com", *sums) != order_content(exported, "ben@example.com", *sums)
@@ -129,7 +129,7 @@ def test_orders_of_two_people_have_different_contents(sent: str, exported: str):
 
 
 async def add_keys(comparison: Comparison, journal: Any, *moves: Any) -> None:
-    """Add the keys of a journal in which one key has made these transitions."""
+    """Add the keys of a journal after these transitions of one key."""
     await made(journal, *moves)
     scoped, operators = ScopedJournal(journal, SCOPE), Operators(journal, SCOPE)
     await add_journal(comparison, scoped, operators, slack=0.0, settle_after=300.0)
@@ -137,7 +137,7 @@ async def add_keys(comparison: Comparison, journal: Any, *moves: Any) -> None:
 
 
 def assert_another_key_may_have_sent(add: Callable[[Comparison], Coroutine[Any, Any, None]]) -> None:
-    """Check that the only order that fits a doubt is ambiguous once ``add`` has added another key."""
+    """Check that the only match of a doubt becomes ambiguous when ``add`` has added another key."""
     with Comparison() as comparison:
         comparison.add_order(ExportedOrder("tx-1", CONTENT, 50.0))
         comparison.add_senders([Sender("lost", CONTENT, 0.0, 100.0, is_in_doubt=True)])
@@ -157,12 +157,12 @@ def test_a_key_that_becomes_doubtful_during_the_reading_may_have_sent_its_order(
 def test_a_key_that_is_being_sent_may_have_sent_its_order(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    """Otherwise a doubt would be resolved with the order of a sender that is about to record it."""
+    """Without this, a doubt is resolved with the order of a sender that is about to record it."""
     database = request.getfixturevalue("database") if kind == "database" else ""
 
     async def add(comparison: Comparison) -> None:
         file = tmp_path / "journal.db"
         journal: Any = MemoryJournal() if kind == "memory" else journal_at(database or str(file))
-        await add_keys(comparison, journal, claim(), mark())  # Its lease has not expired.
+        await add_keys(comparison, journal, claim(), mark())  # The lease of the key has not expired.
 
     assert_another_key_may_have_sent(add)

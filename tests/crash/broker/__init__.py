@@ -1,7 +1,7 @@
 """Broker: the command ``worker`` is killed, stopped and paused, and its servers are restarted.
 
 Three workers receive commands from NATS JetStream, with one journal in PostgreSQL. At the end every command
-has an outcome, and no order exists twice or was lost.
+has an outcome, and no order is duplicated or lost.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _rows(met: Counter[str], *, dead_letters: int) -> list[tuple[str, int]]:
 
 
 def _of_the_command(one: KeyEvidence) -> Faults:
-    """Check the key and its reported outcomes; or, of an unreadable command, that it is dead-lettered."""
+    """Check the key and its reported outcomes. An unreadable command must be dead-lettered instead."""
     if not one.key.startswith("bad"):
         yield from of_the_key(one)
         yield from of_the_telling(one)

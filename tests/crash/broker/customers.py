@@ -1,4 +1,4 @@
-"""The customers, who send the commands and read the outcomes, in a process that is never killed."""
+"""The customers, who send the commands and read the outcomes. Their process is never killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transfer_async.journal import KeyState, PostgresJournal
 from transfer_async.journal.model import Entry
 
 OUTSTANDING = 60
-"""The most commands that wait for their outcome at the same time."""
+"""The maximum number of commands without an outcome."""
 
 TWICE = 0.1
 """The share of commands that are sent twice."""
@@ -105,7 +105,7 @@ class _Customers:
         """Yield every message of a stream once, from the beginning, even if the broker is restarted."""
         last = 0
         while True:
-            with contextlib.suppress(Exception):  # the broker is away, or was
+            with contextlib.suppress(Exception):  # the broker is down, or was
                 manager = await self._line._manager()
                 config = ConsumerConfig(
                     deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=last + 1
@@ -122,7 +122,7 @@ class _Customers:
                 finally:
                     with contextlib.suppress(Exception):
                         await reader.unsubscribe()
-            await asyncio.sleep(0.05)  # between two looks
+            await asyncio.sleep(0.05)  # between two polls
 
     def _hear(self, message: Any) -> None:
         outcome = OrderOutcome.from_json(message.data)
@@ -146,7 +146,7 @@ class _Customers:
         """Wait until the workers have resolved and published all doubts that can be resolved."""
         async with PostgresJournal(self._place.journal) as journal:
             while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere
-                await asyncio.sleep(0.2)  # between two looks
+                await asyncio.sleep(0.2)  # between two polls
 
     async def _waits(self, journal: PostgresJournal) -> bool:
         readable = [key for key in self._keys if not key.startswith("bad")]
@@ -157,7 +157,7 @@ class _Customers:
 
 
 def _is_awaited(key: str, entry: Entry | None) -> bool:
-    """Return whether the workers still have something to do about a key."""
+    """Return whether the workers still have something to do for a key."""
     return entry is not None and (
         bool(entry.pending_notifications or entry.pending_undos)
         or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
@@ -166,18 +166,18 @@ def _is_awaited(key: str, entry: Entry | None) -> bool:
 
 
 def _command_of(key: str) -> bytes:
-    """Return the command for a key; some commands are unreadable on purpose."""
+    """Return the command of a key. Some commands are unreadable on purpose."""
     if key.startswith("bad"):
         return f'{{"version": 1, "key": "{key}"}}'.encode()
     return OrderCommand(key=key, order=order_of(key)).to_json()
 
 
 async def _sooner_or_later(do: Callable[[], Awaitable[object]]) -> None:
-    """Try until it succeeds, because the broker may be down."""
+    """Retry until it succeeds, because the broker may be down."""
     while True:
         try:
             await do()
         except Exception:  # noqa: BLE001 - whatever it is, it goes on
-            await asyncio.sleep(0.05)  # between two tries
+            await asyncio.sleep(0.05)  # between two attempts
         else:
             return

@@ -1,4 +1,4 @@
-"""The harness: starts workers, kills, stops or pauses them, and replaces those that are dead."""
+"""The harness: it starts workers, kills, stops or pauses them, and replaces dead ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
 BETWEEN_FATES = (0, 8)
-"""The least and the most outcomes between two fates, so that kills meet orders at any speed."""
+"""The minimum and maximum number of outcomes between two faults, so that kills hit orders at any speed."""
 
 FATES = {signal.SIGKILL: 0.86, signal.SIGTERM: 0.08, signal.SIGSTOP: 0.06}
 
 SETTLE_AFTER = 5.0
-"""Seconds after which a doubt may be refuted: the longest stall of the service has ended then."""
+"""Seconds after which a doubt may be refuted. By then, the longest stall of the service has ended."""
 
 ACK_WAIT = 1.5
 SWEEP_EVERY = 1.0
@@ -63,7 +63,7 @@ class Harness:
         options: the options of the trial.
         broker: the broker, which is killed or stopped, and started again.
         postgres: the server of the journal, which is stopped immediately, and started again.
-        troubles: receives what went wrong.
+        troubles: receives the errors of the trial.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class Harness:
                 self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
                 return
             self._await_outcomes(customers)
-            time.sleep(self._chance.uniform(0, 0.1))  # what is tried is what happens at any time
+            # Each pause is followed by something that can happen at any time.
+            time.sleep(self._chance.uniform(0, 0.1))
             self._wake()
             self._meet_fate()
             self._bury()
@@ -120,7 +121,7 @@ class Harness:
                 self._restart_servers()
 
     def _await_outcomes(self, customers: Child) -> None:
-        """Return after some more outcomes, or when the broker is about to deliver again."""
+        """Return after some more outcomes, or when the broker is about to redeliver."""
         left, until = self._chance.randint(*BETWEEN_FATES), time.monotonic() + ACK_WAIT
         while left > 0 and time.monotonic() < until:
             left -= len(list(listen([customers], until - time.monotonic())))
@@ -160,7 +161,7 @@ class Harness:
             self._workers[child] = _Worker(child)
 
     def _bury(self, seconds: float = 0.0) -> None:
-        """Forget the workers that end within the time; those that were told to stop must exit with code 0."""
+        """Forget the workers that end in time. Those that were told to stop must exit with code 0."""
         for child, _ in listen(self._workers, seconds):
             one = self._workers.pop(child)
             if child.code is not None and child.code >= 0 and not (one.is_told and child.code == 0):
@@ -179,7 +180,7 @@ class Harness:
             self.troubles.append("workers did not come to their end when told to")
 
     def _hears(self, customers: Child, word: str) -> dict[str, Any] | None:
-        """Return the customers' message that contains ``word``; meanwhile wake paused workers."""
+        """Return the customers' message that contains ``word``. Resume paused workers while waiting."""
         while customers.code is None and time.monotonic() < self._until:
             self._wake()
             for _, message in listen([customers], 0.1):

@@ -1,4 +1,4 @@
-"""Workers: clients are killed or paused, or lose their database, in the middle of their calls.
+"""Workers: clients are killed or paused, or lose their database, during their calls.
 
 The harness forks workers. Each has some clients, with a journal object each, and replaces one of them now
 and then. The service runs in a process of its own, and visitors open and close the durable journal all the

@@ -1,4 +1,4 @@
-"""The harness: forks workers, delivers commands, and kills or pauses the workers at planned points."""
+"""The harness: it forks workers, delivers commands, and kills or pauses the workers at planned points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARES = {"good": 0.8, "unknown": 0.15, "poor": 0.05}
 
 @define
 class Commands:
-    """The keys that wait for their delivery.
+    """The keys that are due for delivery.
 
     Args:
         chance: draws the kinds of new keys.
@@ -43,7 +43,7 @@ class Commands:
     _numbers: itertools.count[int] = field(factory=itertools.count)
 
     def take(self, now: float, *, new: bool) -> str | None:
-        """Return a key that is due; if none is, a new one if ``new`` is true."""
+        """Return a key that is due. If there is none and ``new`` is true, return a new key."""
         if self._due and self._due[0][0] <= now:
             key = heapq.heappop(self._due)[2]
             self._waiting.discard(key)
@@ -55,14 +55,14 @@ class Commands:
         return self.keys[-1]
 
     def put_back(self, key: str, *, due: float) -> None:
-        """Deliver a key again at a time, but only once."""
+        """Deliver a key once more at the given time."""
         if key not in self._waiting:
             self._waiting.add(key)
             heapq.heappush(self._due, (due, next(self._numbers), key))
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any key waits for its delivery."""
+        """Whether any key is still to be delivered."""
         return bool(self._due)
 
 
@@ -74,21 +74,21 @@ KINDS = {
     "unknown": (Point.UNDONE, Point.SETTLED, Point.COMMITTING, Point.ANYWHERE),
     "poor": (Point.BEFORE_CLAIM, Point.CLAIMED, Point.COMMITTING, Point.ANYWHERE),
 }
-"""The kinds of orders, each with the points that its call passes: most are good, some have a
-beneficiary whom nobody knows, some a customer without funds."""
+"""The kinds of orders, each with the points that its call passes. Most orders are valid; some have an
+unknown beneficiary, some a customer without funds."""
 
 
 @define
 class Fates:
-    """The kills, or the pauses, of a trial.
+    """The kills or pauses of a trial.
 
     Args:
-        signal: the signal that a worker receives.
-        wanted: the number that is wanted.
-        chance: draws one of several equal points.
+        signal: the signal that is sent to a worker.
+        wanted: how many are to happen.
+        chance: chooses between equal points.
         points: the points at which they may happen.
-        at_once: the most that are planned at the same time.
-        met: the number that has happened, by point.
+        at_once: the maximum number that is planned at the same time.
+        met: how many have happened, by point.
     """
 
     signal: signal.Signals
@@ -101,19 +101,19 @@ class Fates:
 
     @property
     def done(self) -> bool:
-        """Whether all have happened."""
+        """Whether all kills or pauses have happened."""
         return self.met.total() >= self.wanted
 
     def plan(self, kind: str) -> Point | None:
-        """Plan a fate for a command of that kind; return its point, or None for no fate."""
+        """Plan a fate for a command of this kind. Return its point, or None if there is no fate."""
         return self._plan(tuple(point for point in KINDS[kind] if point in self.points))
 
     def plan_recovery(self) -> Point | None:
-        """Plan a fate for a run of recover, unless one is planned already."""
+        """Plan a fate for a run of `recover`, unless one is already planned."""
         return self._plan((Point.RECOVERING,)) if not self.planned[Point.RECOVERING] else None
 
     def _plan(self, points: tuple[Point, ...]) -> Point | None:
-        # A fate in a recovery may take long to happen, and must not delay the others.
+        # A fate in a recovery may take long to happen and must not delay the others.
         elsewhere = self.planned.total() - self.planned[Point.RECOVERING]
         limit = self.at_once + (points == (Point.RECOVERING,))
         if not points or elsewhere >= limit or self.met.total() + elsewhere >= self.wanted:
@@ -121,12 +121,12 @@ class Fates:
         count = {point: self.met[point] + self.planned[point] for point in self.points}
         least = min(points, key=lambda point: (count[point], self.chance.random()))
         if count[least] > min(count.values()) + 2:
-            return None  # other points lag behind, and wait for a command that passes them
+            return None  # other points had fewer fates, and need a command that passes them
         self.planned[least] += 1
         return least
 
     def forget(self, point: Point) -> None:
-        """Cancel a planned fate, because its command did not pass the point."""
+        """Cancel a planned fate, because its command did not reach the point."""
         self.planned[point] -= 1
 
     def come(self, point: Point) -> None:
@@ -166,14 +166,14 @@ class Worker:
         return [key for key, _, _ in self.out.values()]
 
     def doom(self, fates: Fates, at: float) -> None:
-        """Plan a fate at a time, unless one is planned already."""
+        """Plan a fate at the given time, unless one is already planned."""
         if self.doomed is None:
             self.doomed = (at, fates)
         else:
             fates.forget(Point.ANYWHERE)
 
     def forget_fates(self) -> None:
-        """Cancel all fates that are planned for it, because it is dead."""
+        """Cancel all fates that are planned for the worker, because it is dead."""
         if self.doomed is not None:
             self.doomed[1].forget(Point.ANYWHERE)
         if self.recovery is not None:
@@ -187,17 +187,17 @@ class Worker:
 
 
 TOO_LONG = 3 * LEASE
-"""Seconds after which a paused worker continues in any case, because it may hold the journal's lock."""
+"""Seconds after which a paused worker is resumed in any case, because it may hold the journal's lock."""
 
 WORKERS = 3
 AT_ONCE = 4
-"""The number of workers, and the most commands of each at a time."""
+"""The number of workers, and the maximum number of concurrent commands of each."""
 
 ENDS_PER_STOP = 10
 """The number of commands that end between two stops of the database."""
 
 MANY = 10
-"""The number of troubles that ends a trial."""
+"""The number of errors that ends a trial."""
 
 
 class Harness:
@@ -216,9 +216,9 @@ class Harness:
         self.kills = Fates(signal.SIGKILL, options.kills, self.chance)
         self.pauses = Fates(signal.SIGSTOP, options.pauses, self.chance, at_once=1)
         self.stops = 0
-        self.outwaited = 0  # workers that continued before others had taken over their keys
+        self.outwaited = 0  # workers that were resumed before their keys had been taken over
         self.journal_failed = 0
-        self.visitors = 0  # those that died
+        self.visitors = 0  # workers that died
         self.troubles: list[str] = []
         self._workers: dict[Child, Worker] = {}
         self._deliveries = 0
@@ -278,7 +278,7 @@ class Harness:
         self._workers[child] = Worker(child)
 
     def _invite(self, place: Place) -> None:
-        """Start a visitor, unless one is running."""
+        """Start a visitor, unless one is already running."""
         if self._visitor is None:
             seed = self.chance.getrandbits(32)
             self._visitor = fork(partial(visitor.visit, place=place, seed=seed))
@@ -340,7 +340,7 @@ class Harness:
 
     def _met(self, one: Worker, point: Point, message: dict[str, Any]) -> None:
         fates = self.kills if message["signal"] == signal.SIGKILL else self.pauses
-        if one.is_killed:  # at a random time at the same moment, which has been counted
+        if one.is_killed:  # a kill at a random time happened at the same moment and was counted
             fates.forget(point)
         else:
             fates.come(point)
@@ -372,7 +372,7 @@ class Harness:
             self.troubles.append(f"a worker ended by itself: {one.child.code}")
         one.forget_fates()
         for key in one.keys:
-            # Some come back at once and find a live lease; some so late that others recover them first.
+            # Some return at once and find a live lease; others return after a recovery.
             self.commands.put_back(key, due=time.monotonic() + self.chance.choice((0.0, 0.0, 2 * LEASE)))
 
     # --- what is done to them -------------------------------------------------------------------
@@ -392,8 +392,9 @@ class Harness:
                 self._wake(one)
 
     def _pause(self, one: Worker, keys: list[str]) -> None:
-        """Deliver the keys of a paused worker again; it continues when one of ``keys`` was taken over."""
-        os.waitid(os.P_PID, one.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it sleeps, or is dead
+        """Redeliver the keys of a paused worker. It is resumed when one of ``keys`` was taken over."""
+        # The process is stopped or dead.
+        os.waitid(os.P_PID, one.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         one.paused_at, one.missed = time.monotonic(), set(keys)
         for key in one.keys:
             self.commands.put_back(key, due=time.monotonic())
@@ -401,7 +402,7 @@ class Harness:
             self._wake(one)
 
     def _do_without(self, doer: Worker, key: str) -> None:
-        """Let the workers continue that were paused with a key, which was taken over or has ended."""
+        """Resume the workers that were paused with a key that has been taken over or has ended."""
         for one in self._workers.values():
             if one is not doer and key in one.missed:
                 self._wake(one)

@@ -1,6 +1,6 @@
-"""A process that opens the journal, reads it and closes it, as the command line does, or dies in between.
+"""A process that opens, reads and closes the journal, as the command line does, or dies in between.
 
-Now and then it locks the file for longer than the workers wait, so that their calls fail with the file open.
+Sometimes it locks the file for longer than the workers wait, so that their calls fail while the file is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE = 0.2
 DEATHS = 0.05
 LOCKS = 0.01
 LOCKED = 1.2 * PATIENCE
-"""Seconds for which it may lock a file."""
+"""The seconds for which it may lock a file."""
 
 
 def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
@@ -33,7 +33,7 @@ def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
 
 
 async def look(place: Place, chance: random.Random) -> None:
-    """Open, look, and close; or die in between."""
+    """Open, read and close the journal, or die in between."""
     try:
         async with place.new_journal() as journal:
             await journal.count_in_doubt(SCOPE)
@@ -49,6 +49,6 @@ def _lock(path: str) -> None:
         db.execute("BEGIN IMMEDIATE")
         time.sleep(LOCKED)
     except sqlite3.DatabaseError:
-        pass  # somebody was faster, or a fault of our own making has spoiled it
+        pass  # another process was faster, or a planted fault has damaged the journal
     finally:
         db.close()

@@ -1,4 +1,4 @@
-"""A worker: the real client, with a service, a journal and a bank, and several commands at once.
+"""A worker: the real client with a service, a journal and a bank, and several concurrent commands.
 
 The harness can kill or pause it at points in its journal and its transport.
 """
@@ -58,7 +58,7 @@ from transfer_async.journal.transitions import (
 
 @define(eq=False)
 class Delivery:
-    """A command that was delivered to a worker; ``attempt`` is the token of its mark, if it has one."""
+    """A command that was delivered to a worker. ``attempt`` is the token of its mark, if it has one."""
 
     number: int
     key: str
@@ -68,7 +68,7 @@ class Delivery:
 
 
 at_work: ContextVar[Delivery] = ContextVar("at_work")
-"""The delivery of the current task and of every task that it creates."""
+"""The delivery of the current task and of all tasks that it creates."""
 
 
 class Fate:
@@ -80,7 +80,7 @@ class Fate:
         self._nobody_writes = asyncio.Event()
 
     def awaits(self, point: Point) -> bool:
-        """Return whether the current delivery's fate is at this point."""
+        """Return whether this point is the one at which the current delivery is to be killed or paused."""
         delivery = at_work.get(None)
         return delivery is not None and delivery.point is point
 
@@ -97,15 +97,15 @@ class Fate:
                 self._nobody_writes.set()
 
     async def meet(self, point: Point) -> None:
-        """Pass a point."""
+        """Kill or pause this process if its fate is at this point."""
         if self.awaits(point):
-            # A process that is paused with the journal's lock would stop all others.
+            # If a process were paused while it holds the journal's lock, it would stop all others.
             while at_work.get().signal == signal.SIGSTOP and self._writing:
                 await self._nobody_writes.wait()
             self.meet_now(point)
 
     def meet_now(self, point: Point) -> None:
-        """Pass a point, whatever else this process is doing."""
+        """Kill or pause this process at this point, even if it is writing."""
         if self.awaits(point):
             delivery = at_work.get()
             delivery.point = None  # a paused process continues from here
@@ -120,7 +120,7 @@ _OF_RECOVERY = (TakeOver, Expire, Release, MarkUndone)
 
 
 class MortalJournal:
-    """A journal whose worker may die before, within and after a move."""
+    """A journal whose worker may die before, during and after a transition."""
 
     def __init__(self, journal: Journal, fate: Fate, chance: random.Random) -> None:
         self._journal = journal
@@ -131,7 +131,7 @@ class MortalJournal:
         return getattr(self._journal, name)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make a move, unless this worker dies first."""
+        """Make a transition, unless the worker dies first."""
         early = self._chance.random() < 0.5
         await self._before(move, early)
         with self._fate.writing():
@@ -157,7 +157,7 @@ class MortalJournal:
 
 
 def watch(transport: Transport, fate: Fate, sent: Book) -> None:
-    """Record every order before ``transport`` sends it, and pass the points before and after it."""
+    """Record every order before ``transport`` sends it, and pass the points before and after sending."""
     post_order = transport.post_order
 
     async def posted(body: GuardedBody, **options: Any) -> ExchangeResult:
@@ -187,7 +187,7 @@ async def _die_once_sent(body: GuardedBody, fate: Fate) -> None:
 
 
 JOURNALS = (2, 4)
-"""The least and the most journal objects of a worker, with a client each."""
+"""The minimum and maximum number of journal objects of a worker. Each has its own client."""
 
 RECOVER_EVERY = 0.5
 ANEW_EVERY = 1.0
@@ -231,7 +231,7 @@ class _Worker:
     def _side(self) -> _Side:
         place = self._place
         bank = Bank(place.path("bank"), chance=self._chance, come_by=self._fate.meet)
-        journal = place.new_journal()  # it opens when it is used: its database may be away now
+        journal = place.new_journal()  # it opens on first use, because its database may be down now
         client = TransferClient(
             place.base_url,
             place.token,
@@ -250,7 +250,7 @@ class _Worker:
             self._channel.tell(taken_over=event.key)
 
     def _broke(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        # asyncpg leaves a future behind where its server stops between the connection and the first byte.
+        # asyncpg leaves a future unfinished if the server stops before its first byte.
         if "exception" in context and str(context["exception"]) != "unexpected connection_lost() call":
             self._channel.tell(broken=f"{context['message']}: {context['exception']!r}")
 
@@ -278,7 +278,7 @@ class _Worker:
             self._channel.tell(broken=f"{delivery.key}: {error!r}")
             return
         await self._fate.meet(Point.SETTLED)
-        delivery.point = None  # it is too late for any other fate
+        delivery.point = None  # too late for any other fate
         if "ended" in said:
             self._told.write(delivery.key, said["ended"], said.get("order") or "-")
         self._channel.tell(delivery=delivery.number, **said)
@@ -291,7 +291,7 @@ class _Worker:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * RECOVER_EVERY)
 
     async def _begin_anew_again_and_again(self) -> None:
-        """Replace a client and its journal now and then; the old client finishes its calls."""
+        """Replace a client and its journal from time to time. The old client finishes its calls."""
         while True:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * ANEW_EVERY)
             at = self._chance.randrange(len(self._sides))
@@ -299,17 +299,17 @@ class _Worker:
             await old.close()
 
     async def _look_in(self) -> None:
-        """Open and close one journal object again and again, as a monitoring page does."""
+        """Open and close one journal object repeatedly, as a monitoring page does."""
         journal = self._place.new_journal()
         while True:
-            with contextlib.suppress(Exception):  # whatever its store raises: it may be away, or locked
+            with contextlib.suppress(Exception):  # the store may raise any error: it may be down, or locked
                 async with journal:
                     await journal.count_in_doubt(SCOPE)
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_EVERY)
 
 
 def _said(error: TransferError) -> dict[str, Any]:
-    """Return the outcome of a failed call, or how soon to deliver it again."""
+    """Return the outcome of a failed call, or the time until it is delivered again."""
     if isinstance(error, AlreadyCreated):
         return {"ended": "created", "order": error.order_id}
     if isinstance(error, OutcomeUnknown):
@@ -326,7 +326,7 @@ def _said(error: TransferError) -> dict[str, Any]:
 
 @frozen
 class _Side:
-    """One of a worker's clients, and its journal."""
+    """One of the worker's clients, with its journal."""
 
     client: TransferClient
     journal: PostgresJournal | SQLiteJournal

@@ -1,8 +1,7 @@
-"""A journal of each version, as that version wrote it; made by `python -m tests.journal.released`.
-
-``N.sqlite.sql`` creates the file, ``N.postgres.sql`` the tables in a schema of any name. They never change
-once their version is released: when you raise `VERSION`, add those of the new version. The statements of
-programs of version 1 are in ``1.sqlite.statements.sql`` and ``1.postgres.statements.sql``.
+"""Sample journals of each version, written by that version with `python -m tests.journal.released`. /
+``N.sqlite.sql`` creates the file, ``N.postgres.sql`` the tables, in a schema of any name. The samples of a
+released version never change. When you raise `VERSION`, add the samples of the new version. The statements
+that programs of version 1 run are in ``1.sqlite.statements.sql`` and ``1.postgres.statements.sql``.
 """
 
 import sqlite3
@@ -12,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SCOPE = "https://orders.example"
 SEAL_KEYS = {"sample": bytes(range(32))}
-"""The encryption keys of the key "sealed", which samples have since version 2."""
+"""The encryption keys for the record of the key "sealed", which the samples contain since version 2."""
 
 BACK_ENDS = ("sqlite", "postgres")
 

@@ -1,4 +1,4 @@
-"""Save what this version writes; run it once, when the version is released."""
+"""Save samples of the current version. Run it once, when the version is released."""
 
 import asyncio
 import sqlite3
@@ -33,7 +33,7 @@ class _World(World):
 
 
 async def _fill(world: World, journal: DurableJournal) -> None:
-    """Write a key in each state."""
+    """Put one key in each state."""
     world.journal.journal = journal
     await world.create(key="created")
     await world.in_doubt("doubt", beneficiary=PersonName("Ben", "Okri"))

@@ -1,4 +1,4 @@
-"""A file or a schema with a journal of some version, and programs of version 1 that use it."""
+"""A journal of any version, in a file or a schema, and programs of version 1 that use it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from transfer_async.journal.rows import ENTRY_TABLE, VERSION, table_of
 from transfer_async.journal.sqlite import _File
 
 TIMEOUT = 30.0
-"""Seconds for which programs wait for others; no test waits so long."""
+"""The seconds that a program waits for a lock; no test waits that long."""
 
 
 @frozen
 class Content:
-    """Everything that is stored.
+    """The complete content of a journal.
 
     Args:
         version: the stored version.
-        entry_tables: the names of the tables that may have entries.
-        keys: all entries, in their order.
-        history: all lines, in their order.
+        entry_tables: the names of the tables that may contain entries.
+        keys: all entries, in order.
+        history: all history lines, in order.
     """
 
     version: int
@@ -43,7 +43,7 @@ class Content:
 
 
 class FileStore:
-    """A journal's file."""
+    """A journal in a SQLite file."""
 
     def __init__(self, path: Path, version: int = 1) -> None:
         self.path = make_file(path, version)
@@ -63,7 +63,7 @@ class FileStore:
                 db.execute(sql)
 
     def content(self) -> Content:
-        """Return the content of the file, which must be intact."""
+        """Return the content of the file, after an integrity check."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             names = db.execute(
@@ -80,7 +80,7 @@ class FileStore:
 
 
 class TableStore:
-    """A journal's tables."""
+    """A journal in PostgreSQL."""
 
     def __init__(self, dsn: str, version: int = 1, *, schema: str = "transfer_async") -> None:
         self.dsn, self.schema = dsn, schema
@@ -167,7 +167,7 @@ class _OldFile(_File):
 
     @property
     def version(self) -> int:
-        return super().version + VERSION - 1  # so that 1 is its own version, and 2 a newer one
+        return super().version + VERSION - 1  # so that it is 1 for this version, and 2 for a newer one
 
 
 class _OldSQLiteJournal(SQLiteJournal):
