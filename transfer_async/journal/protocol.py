@@ -93,8 +93,9 @@ class Journal(Protocol):
       ``audit``, the operators' page cannot list decisions.
     * ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
-    * ``async unfinished(scope, *, limit, after="")`` does the same as `work`, and also returns the keys that a
-      worker is using. Without ``unfinished``, compare the journal with the service only while no worker runs.
+    * ``async unfinished(scope, *, limit, after="")`` does the same as `work`, and also returns the keys that
+      workers are using. Without ``unfinished``, compare the journal with the service only while no worker
+      runs.
     """
 
     durable: bool
@@ -339,7 +340,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys that a worker is using, if the journal can."""
+        """Return one page of `Journal.work`, and the keys that workers are using, if the journal can."""
         listed = getattr(self.store, "unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
 
