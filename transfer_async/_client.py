@@ -96,8 +96,8 @@ class TransferClient:
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
-            is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before `NO_ORDER` is accepted.
         abandoned_settle_after: replaces ``settle_after`` if the process that was sending the order never
             reported a result, because that process may be suspended and send the order later. The value must
             be at least ``settle_after``; the default is 86,400 (a day) or ``settle_after``, whichever is

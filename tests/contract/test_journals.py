@@ -77,7 +77,7 @@ class OurContract(JournalContract):
         assert quiet == []
         assert len(caplog.messages) == journal.durable
         for told in caplog.messages:
-            assert f"keys of the scope {SCOPE!r}, but none of 'https://new.example'" in told
+            assert f"keys in the scope {SCOPE!r}, but none in 'https://new.example'" in told
             assert f"pass scope={SCOPE!r}" in told
 
     @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def desk(
     parties (see who pays whom). --link may contain the fields {key}, {order_id}, {request_id}, {intent_id}
     and {attempt_id}.
 
-    Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
+    Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 usage error.
     """
     with failing("desk", {ImportError: USAGE}):
         from transfer_async._cli import servers  # imports Jinja2 and aiohttp's server: 90 ms
@@ -215,7 +215,7 @@ def sandbox(
     line per request to stderr. After SIGINT (Ctrl-C) or SIGTERM, the sandbox shuts down cleanly with exit
     code 0.
 
-    Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
+    Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 usage error.
 
     --fault applies a fault to a fraction of all orders, from 0 to 1. --seed determines which orders are
     affected: with the same seed, the same sequence of orders gets the same faults. SETTINGS configures the

@@ -132,7 +132,7 @@ def create(
     \b
       0    all orders were created, or the dry run found no errors
       1    the run could not finish: the journal, the service, the file or the disk failed
-      2    wrong usage, or the file contains errors or no orders; nothing was sent
+      2    usage error, or the file contains errors or no orders; nothing was sent
       3    some orders were refuted or permanently refused; all others were created
       4    some orders were not sent, or were refused for a temporary reason: run the command again
       5    some orders are in doubt, so they may exist: run transfer-async journal list

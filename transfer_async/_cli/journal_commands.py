@@ -54,7 +54,7 @@ app = typer.Typer(
     help=(
         "Manage a journal: list keys in doubt and pending undos, and resolve or refute "
         "orders in doubt. Exit codes: 0 done; 1 the journal failed or refused the "
-        "decision, or you answered no; 2 wrong usage; 3 some rows of --from were "
+        "decision, or you answered no; 2 usage error; 3 some rows of --from were "
         "refused; 4 the journal contains only keys of other scopes."
     ),
     no_args_is_help=True,

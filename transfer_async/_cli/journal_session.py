@@ -108,7 +108,7 @@ def target_of(address: str, scope: str | None, base_url: str | None) -> JournalT
 
 
 def usage() -> AbstractContextManager[None]:
-    """Report a ValueError in the block as wrong usage. The message names the option, not the argument."""
+    """Report a ValueError in the block as a usage error. The message names the option, not the argument."""
     return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 

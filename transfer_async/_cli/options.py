@@ -69,8 +69,8 @@ SettleAfter = Annotated[
     float,
     typer.Option(
         help=(
-            "Seconds to wait, after an order could last have been sent, before accepting that it does not "
-            "exist."
+            "Seconds to wait, after the last moment at which an order could have been sent, before accepting "
+            "that it does not exist."
         )
     ),
 ]

@@ -116,7 +116,7 @@ def probe(
     suggested client settings and the reasons for them. To imitate the service, run transfer-async sandbox
     --profile FILE.
 
-    Exit codes: 0 done; 1 stopped, or failed; 2 wrong usage, or not confirmed.
+    Exit codes: 0 done; 1 stopped, or failed; 2 usage error, or not confirmed.
     """
     from transfer_async._cli import probe_run  # imports the sandbox: 80 ms
     from transfer_async._cli.probe_http import Service, Stopped

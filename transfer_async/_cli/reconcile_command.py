@@ -113,7 +113,7 @@ def reconcile(
     not exist, because an order that is missing from the export may appear later.
 
     Exit codes: 0 the export and the journal agree; 1 the journal or the export cannot be read or compared; 2
-    wrong usage; 3 something needs attention; 4 the journal contains only keys of other scopes.
+    usage error; 3 something needs attention; 4 the journal contains only keys of other scopes.
     """
     target = target_of(journal, scope, base_url)
     with usage():

@@ -92,7 +92,7 @@ def worker(
     worker stops immediately, and the broker delivers the unfinished commands again.
 
     Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection permanently; 2
-    wrong usage.
+    usage error.
     """
     settings: dict[str, Any] = {
         "commands": commands,
@@ -146,7 +146,7 @@ def send(
     sent. It is safe to send a command again, because its key has at most one order.
 
     Exit codes: 0 the broker accepted all commands; 1 the broker did not accept all commands, so send the file
-    again; 2 wrong usage, and nothing was sent.
+    again; 2 usage error, and nothing was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)

@@ -217,8 +217,8 @@ class DecisionRow:
             scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision is made with an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be
-            confirmed, and is accepted only ``settle_after`` seconds after the order could last have been
-            sent.
+            confirmed, and is accepted only ``settle_after`` seconds after the last moment at which the
+            order could have been sent.
         outcome: the outcome that is published to observers; None if no event is published.
         effects: a function that describes the decision's effects in sentences.
         help: the help text of the command. If two rows contain the same decision, only the first has a help
@@ -443,8 +443,8 @@ def transition_of(
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order id, if the decision names one.
-        settle_after: how many seconds must pass, after the order could last have been sent, before a
-            refutation is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before a refutation is accepted.
         basis: the fields of a `Basis`, such as the person, the reason and the version that the person saw.
     """
     values = {

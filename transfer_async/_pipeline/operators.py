@@ -105,8 +105,8 @@ class Operators:
         journal: the journal. `Operators` does not close the journal.
         scope: the name of the service in the journal; pass the client's ``scope``, or its normalised
             ``base_url``.
-        settle_after: how many seconds must pass, after the order could last have been sent, before a
-            refutation is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before a refutation is accepted.
         four_eyes: whether to require dual control in this scope from now on, so that every operator's
             decision needs another person's approval. The journal stores the requirement, so passing False
             does not end dual control.
@@ -370,7 +370,8 @@ class Operators:
         hold.
 
         Args:
-            key: a key in doubt, at least ``settle_after`` seconds after its order could last have been sent.
+            key: a key in doubt, at least ``settle_after`` seconds after the last moment at which its order
+                could have been sent.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
             undone: confirms that a person undid the hooks and released the hold. ``undone`` is required if

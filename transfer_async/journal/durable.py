@@ -466,13 +466,13 @@ class DurableJournal(abc.ABC):
                 self._scopes_seen.add(scope)
             elif alike is not None:
                 refused[scope] = JournalFailed(
-                    f"the journal has no keys of the scope {scope!r}, but it has keys of {alike!r}, which "
+                    f"the journal has no keys in the scope {scope!r}, but it has keys in {alike!r}, which "
                     f"looks the same: pass scope={alike!r}"
                 )
             else:
                 self._scopes_seen.add(scope)
                 log.warning(
-                    "the journal has keys of the scope %r, but none of %r: if only the service's address has "
+                    "the journal has keys in the scope %r, but none in %r: if only the service's address has "
                     "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
                     "again",
                     known[0],

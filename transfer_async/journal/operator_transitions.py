@@ -50,8 +50,8 @@ class Propose(Move, frozen=True, kw_only=True):
         by: the person who makes the proposal.
         said: the person's evidence for the decision.
         undone: whether people have completed the undos that recovery cannot run.
-        settle_after: for a refutation, the minimum number of seconds since the order could last have been
-            sent.
+        settle_after: for a refutation, the minimum number of seconds since the last moment at which the order
+            could have been sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
 

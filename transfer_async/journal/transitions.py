@@ -496,7 +496,8 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     """Record that the order of a key in doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: the minimum number of seconds since the order could last have been sent.
+        settle_after: the minimum number of seconds since the last moment at which the order could have been
+            sent.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. A program

@@ -415,9 +415,9 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice in a row, concurrently, and from a restarted worker. At each ``await``, the trials
-    cancel the hook, or raise a timeout error or a connection error in it. The trials call ``undo`` without a
-    receipt, twice in a row, and with nothing to undo. Each trial then checks the ledger (``held``,
+    The trials call the hooks twice in a row, concurrently, and from a restarted worker. At each ``await``,
+    the trials cancel the hook, or raise a timeout error or a connection error in it. The trials call ``undo``
+    without a receipt, twice in a row, and with nothing to undo. Each trial then checks the ledger (``held``,
     ``balance``) and releases its holds. If one fault breaks several rules, the report names only the most
     basic rule.
 

@@ -304,7 +304,7 @@ class JournalContract:
         """The optional method ``pending_undos`` lists the undos that `recover` runs first."""
         pending_undos = getattr(journal, "pending_undos", None)
         if pending_undos is None:
-            pytest.skip("the journal has no pending_undos(), so recover finds undos among the other keys")
+            pytest.skip("the journal lacks pending_undos(): recover finds pending undos among the other keys")
         for key, way in _every_end().items():
             await made(journal, *way, key=key)
         now = [key for key, _ in await pending_undos(SCOPE, limit=10)]
@@ -322,7 +322,7 @@ class JournalContract:
         """The optional method ``unfinished`` lists what a comparison with the service needs."""
         unfinished = getattr(journal, "unfinished", None)
         if unfinished is None:
-            pytest.skip("the journal has no unfinished(): compare it with the service while no worker runs")
+            pytest.skip("the journal lacks unfinished(): stop all workers before you run journal reconcile")
         for key, way in _every_end().items():
             await made(journal, *way, key=key)
         listed: list[tuple[str, object]] = []

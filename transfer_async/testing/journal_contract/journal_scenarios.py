@@ -258,7 +258,7 @@ DOUBTED = (
     request_notification(),
 )
 FULL: dict[str, Scenario] = {
-    "every field of a doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
+    "every field of an order in doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
     "every field of a resolved doubt is stored": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos is stored": (
         claim(intent=INTENT),
