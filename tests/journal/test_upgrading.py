@@ -460,7 +460,7 @@ def test_the_upgrade_command_shows_the_plan_and_asks(tmp_path: Path):
     refused = invoke("journal", "upgrade", "--journal", str(store.path))
 
     assert refused.exit_code == 2
-    assert "the format is 1, and will be 2; 7 keys: 1 claimed, 2 created" in refused.stderr
+    assert "will be upgraded from format 1 to format 2; 7 keys: 1 claimed, 2 created" in refused.stderr
     assert store.content().version == 1
 
 

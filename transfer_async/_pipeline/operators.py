@@ -679,9 +679,7 @@ class Operators:
         nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError(
-                "key: the only decision allowed for FOUR_EYES is WAIVE, which no other key allows"
-            )
+            raise ValueError("key: the only decision for FOUR_EYES is WAIVE, which no other key allows")
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return

@@ -456,8 +456,7 @@ class DurableJournal(abc.ABC):
                 other = known[0]
                 log.warning(
                     "the journal has keys of the scope %r, but none of %r: if only the service's address has "
-                    "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
-                    "again",
+                    "changed, pass scope=%r; otherwise every key is free and every payment may be repeated",
                     other,
                     scope,
                     other,
