@@ -221,7 +221,7 @@ async def test_an_upgrade_needs_no_encryption_key(store: Store):
 # --- what is refused ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "no version")])
+@pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "unknown to this version")])
 async def test_a_journal_of_an_unknown_version_is_refused(store: Store, version: int, why: str):
     await say(store, set_version(store, version))
     before = await content(store)
