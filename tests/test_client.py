@@ -119,8 +119,11 @@ COUNT = "must be a whole number, 1 or more"
         ({"settle_after": -1}, "must be 0 seconds or more"),
         ({"settle_after": "300"}, NO_DURATION),
         ({"settle_after": float("nan")}, NO_DURATION),
-        ({"abandoned_settle_after": 299.9}, "must be at least settle_after (300 seconds)"),
-        ({"abandoned_settle_after": 86_400, "settle_after": 86_401}, "must be at least settle_after (86401"),
+        ({"abandoned_settle_after": 299.9}, r"must be at least settle_after \(300 seconds"),
+        (
+            {"abandoned_settle_after": 86_400, "settle_after": 86_401},
+            r"must be at least settle_after \(86401",
+        ),
         ({"abandoned_settle_after": "86400"}, NO_DURATION),
         ({"abandoned_settle_after": float("nan")}, NO_DURATION),
         ({"recover_every": 0}, "must be finite and more than 0 seconds, or None"),

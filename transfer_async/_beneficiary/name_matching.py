@@ -346,9 +346,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.is_single != other.is_single and any(
         comparison.first_name_score(a, b) for a in one.words for b in other.words
     ):
-        return NameMatch(
-            MatchResult.NOT_POSSIBLE, score, "one of the names is only a first name or only a last name"
-        )
+        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one name is only a first or a last name")
     return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
 
 

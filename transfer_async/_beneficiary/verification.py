@@ -284,9 +284,7 @@ class BeneficiaryVerification:
                 cause = sanitize_exception(answer.error)
             else:
                 reason = Reason.DECLINED
-        raise _not_verified(
-            reason, f"{match.reason}, and the difference was not accepted", match.result
-        ) from cause
+        raise _not_verified(reason, f"{match.reason}, which was not accepted", match.result) from cause
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
@@ -308,9 +306,7 @@ def _check_account(user: User, username: str) -> None:
     if not user.username or not _is_text_or_none(user.username):
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
-        raise _not_verified(
-            Reason.OTHER_USERNAME, "the look-up returned an account with a different username"
-        )
+        raise _not_verified(Reason.OTHER_USERNAME, "the look-up returned an account with another username")
     # A bank's own look-up may return the string "false", which counts as true in Python.
     if not isinstance(user.is_active, bool):
         raise _not_verified(

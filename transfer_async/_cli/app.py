@@ -304,8 +304,7 @@ def verify_hooks(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY",
-            help="A function that returns a mapping with the entries hooks and held.",
+            metavar="MODULE:FACTORY", help="A function that returns a mapping with hooks and held."
         ),
     ],
     *,

@@ -137,10 +137,7 @@ def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
     """
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
-            return (
-                f"uses {plural} as separators: separate columns with commas, and use a decimal point in "
-                "amounts"
-            )
+            return f"uses {plural} as separators: use commas, and a decimal point in amounts"
     return "contains no known column name: the first line must be the header"
 
 

@@ -606,9 +606,7 @@ class Action(enum.Enum):
 def four_eyes(
     action: Annotated[
         Action,
-        typer.Argument(
-            metavar="ACTION", help="show, demand or waive; or approve or withdraw a proposed waiver."
-        ),
+        typer.Argument(metavar="ACTION", help="show, demand or waive; or approve or withdraw a waiver."),
     ] = Action.SHOW,
     *,
     target: JournalTarget,

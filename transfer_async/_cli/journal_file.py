@@ -83,9 +83,7 @@ class FileDecision:
 def _seen(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError(
-            "seen: must be the version of the key that you saw ('moves' in the output of journal list --json)"
-        )
+        raise ValueError("seen: must be the version that you saw ('moves' in journal list --json)")
     return int(text)
 
 

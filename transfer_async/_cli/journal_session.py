@@ -78,10 +78,7 @@ class JournalTarget:
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
                     advice = "pass the right scope with --scope or --base-url"
-                    fail(
-                        f"journal: the journal has no key of the scope {self.scope}, {names}: {advice}",
-                        OTHER_SCOPE,
-                    )
+                    fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
         return run_journal(opened(), refusal_code=refusal_code)

@@ -81,9 +81,7 @@ def probe(
     ] = None,
     apart: Annotated[
         str,
-        typer.Option(
-            help="For levels 1 and 2, by how much each order's matcher_amount exceeds the previous one."
-        ),
+        typer.Option(help="For levels 1 and 2, the step from each matcher_amount to the next."),
     ] = "1",
     hooks: Annotated[
         str | None,

@@ -142,9 +142,7 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """The orders that levels 1 and 2 can send. No two orders have the same amount, unless one order repeats
-    the other.
-    """
+    """The orders of levels 1 and 2. No two orders have the same amount, unless one repeats the other."""
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ

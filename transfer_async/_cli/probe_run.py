@@ -331,9 +331,7 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, and the reason. Omit a status if its response contained an
-    order.
-    """
+    """Return the statuses that prove a refusal and came without an order, and the reason."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
@@ -396,10 +394,7 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     ]
     if unclear:
         named = ", ".join(unclear)
-        yield (
-            "some orders were refused with a status that does not prove a refusal; such orders end in "
-            f"doubt: {named}"
-        )
+        yield (f"refused with a status that does not prove a refusal; such orders end in doubt: {named}")
 
 
 def _judged(answer: SeenAnswer) -> Classification:

@@ -180,8 +180,8 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
 
 _ASSUMED = (
-    "posted_at: has no time zone, and was read as UTC. No order is in both the export and the journal to "
-    "confirm this. Check the time zone before you resolve any key"
+    "posted_at: has no time zone, and was read as UTC. No order that is in both the export and the journal "
+    "confirms this. Check the time zone before you resolve any key"
 )
 
 _FIGURES = {

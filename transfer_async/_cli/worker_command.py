@@ -49,8 +49,7 @@ def worker(
         typer.Option(help="Dead-letter a command after this many deliveries if its order was never sent."),
     ] = 50,
     ack_wait: Annotated[
-        float,
-        typer.Option(help="Seconds without a heartbeat after which another worker takes over a command."),
+        float, typer.Option(help="Seconds without a heartbeat before another worker takes over a command.")
     ] = 30.0,
     sweep_every: Annotated[float, typer.Option(help="Seconds between sweeps of the journal.")] = 60.0,
     lease: Annotated[
@@ -62,10 +61,7 @@ def worker(
     burst: options.Burst = None,
     health: Annotated[
         str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The address on which to serve /live and /ready; port 0 picks a free port.",
-        ),
+        typer.Option(metavar="HOST:PORT", help="Where to serve /live and /ready; port 0 picks a free port."),
     ] = "127.0.0.1:0",
     telemetry: Annotated[
         bool,
@@ -246,10 +242,7 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
         for command in commands:
             await _with_timeout(line.order(command))
     except TooLarge as error:
-        why = (
-            f"the command {command.key!r} was not sent: {error}; earlier commands were sent, and later "
-            "ones were not"
-        )
+        why = f"the command {command.key!r} was not sent: {error}; only earlier commands were sent"
         raise ConnectionError(why) from error
     except Exception as error:
         why = (

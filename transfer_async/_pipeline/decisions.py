@@ -157,8 +157,7 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
-        "If the payment is still due, use another key: sending the same message again only returns the "
-        "recorded result."
+        "If the payment is still due, use another key: the same message only returns the recorded result."
     )
 
 
@@ -179,7 +178,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"{verb} {frees}.")
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
-    undos = _listed("The next recovery then", entry.pending_undos, holds)
+    undos = _listed("Then the next recovery", entry.pending_undos, holds)
     # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)

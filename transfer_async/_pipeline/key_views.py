@@ -52,8 +52,7 @@ NEXT_STEPS = {
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a suspended process may still send "
     "the order. Then ask the service about the order",
     CauseKind.CLOSED: "The order probably exists: ask the service about it",
-    CauseKind.TAKEN_BACK: "Check in the history why the id was withdrawn, then ask the service "
-    "for the right order",
+    CauseKind.TAKEN_BACK: "Read the history of the withdrawal, then ask the service for the right order",
     CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }

@@ -676,9 +676,7 @@ class Operators:
         than `RecordSetAside`, nothing has been written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError(
-                "key: the only decision allowed for FOUR_EYES is WAIVE, which no other key allows"
-            )
+            raise ValueError("key: the only decision for FOUR_EYES is WAIVE, which no other key allows")
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return

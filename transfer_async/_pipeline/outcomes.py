@@ -136,10 +136,7 @@ async def settle(
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
-        why = (
-            f"the journal records order {entry.order_id} for the key, because the key was resolved with "
-            "that id"
-        )
+        why = f"the journal records order {entry.order_id} for the key, which was resolved with that id"
     if verdict.denial is None:  # The key was free, and is now bound to the order.
         _report_suspicion(context, work, why, order.id)
     else:
@@ -257,17 +254,14 @@ async def went_in_doubt(
         # An operator resolved the order first.
         if candidate not in (None, entry.order_id):
             why = (
-                f"the journal records order {entry.order_id} for the key, but a response to the sender "
-                f"contains {candidate}"
+                f"the journal records order {entry.order_id}, but a response to the sender contains "
+                f"{candidate}"
             )
             await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = (
-            f"the doubt had ended before the sender reported its result: {cause.told}; a duplicate is "
-            "suspected"
-        )
+        why = f"the doubt had ended before the sender's report: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
@@ -655,10 +649,7 @@ async def _suspect_resolved(
     """
     why = f"the client's resolve found {order_id} after the order had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
-        why = (
-            f"the journal records order {found_in.order_id} for the key, but the client's resolve found "
-            f"{order_id}"
-        )
+        why = f"the journal records order {found_in.order_id}, but the client's resolve found {order_id}"
     suspect = Suspect(
         order_id=order_id,
         reason=why,

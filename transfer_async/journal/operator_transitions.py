@@ -327,13 +327,7 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Demand, S.FREE, S.FREE, "for the scope itself: dual control is required from now on"),
     *((Look, state, state, "the history must record who saw the parties' names") for state in S),
     *((Note, state, state, "a person adds a note to the history") for state in S),
-    *(
-        (Watch, state, state, "others see that a person is looking at the key, and can choose another")
-        for state in S
-    ),
-    *(
-        (Unwatch, state, state, "the person has stopped looking at the key, so others can choose it")
-        for state in S
-    ),
+    *((Watch, state, state, "others see that someone is looking at the key") for state in S),
+    *((Unwatch, state, state, "others see that the person has stopped looking at the key") for state in S),
 )
 """The table's rows for the transitions that people make: transition, source state, target state, reason."""

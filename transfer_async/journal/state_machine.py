@@ -131,10 +131,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
-            AddPendingUndos,
-            state,
-            state,
-            "a worker's hook acted after a person or another worker had ended its intent",
+            AddPendingUndos, state, state, "a worker's hook acted after another party had ended its intent"
         )
         for state in KeyState
     ),

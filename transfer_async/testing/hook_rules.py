@@ -42,7 +42,7 @@ HELD = HookRule(
     "When place returns, its hold is in the ledger.",
     "The order is sent without a hold: the customer can spend the money meanwhile.",
     "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key, "
-    "because a key that was used before returns its earlier result. Let held() read the data that place "
+    "because a reused key returns its earlier result. Let held() read the data that place "
     "writes.",
 )
 RELEASED = HookRule(

@@ -99,7 +99,7 @@ class Handler:
         context = context_of(client)
         if not context.journal.store.durable:
             raise ValueError(
-                "journal: must be durable, otherwise a redelivered message could cause a second payment: use "
+                "journal: must be durable, or a redelivered message could cause a second payment: use "
                 "SQLiteJournal or PostgresJournal"
             )
         self.client: TransferClient = client
@@ -333,9 +333,7 @@ class Delays:
     def __attrs_post_init__(self) -> None:
         first, longest = seconds(self.first), seconds(self.longest)
         if not (is_positive(first) and is_positive(longest) and first <= longest):
-            raise ValueError(
-                "first and longest: must be greater than 0 and finite, and first must not exceed longest"
-            )
+            raise ValueError("first and longest: must be finite and above 0; first must not exceed longest")
 
     def after(self, deliveries: int) -> float:
         """Return the delay in seconds after delivery number ``deliveries``."""

@@ -110,7 +110,7 @@ def test_other_separators_than_commas_are_one_fault(mark, name):
         (
             1,
             "",
-            f"uses {name} as separators: separate columns with commas, and use a decimal point in amounts",
+            f"uses {name} as separators: use commas, and a decimal point in amounts",
         )
     ]
 

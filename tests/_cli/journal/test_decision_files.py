@@ -226,12 +226,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ),
         (
             HEADER + "a,resolve,tx-1,why,-1\n",
-            [
-                (
-                    "line 2: seen: must be the version of the key that you saw "
-                    "('moves' in the output of journal list --json)"
-                )
-            ],
+            [("line 2: seen: must be the version that you saw ('moves' in journal list --json)")],
         ),
         (
             HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",

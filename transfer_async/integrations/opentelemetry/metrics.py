@@ -56,7 +56,7 @@ COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ),
     COMMANDS_REDELIVERED: (
         "{command}",
-        "Processed command deliveries that were redeliveries.",
+        "Command redeliveries processed.",
     ),
 }
 """The unit and the description of each counter."""
