@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import sqlite3
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,7 @@ from transfer_async._cli.create_outcomes import (
     Tally,
     check_place,
     duration,
+    orders_of_earlier_runs,
     outcome_line,
     shown_progress,
 )
@@ -44,7 +45,14 @@ from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._models import errors
-from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, Outcome, OutcomeUnknown
+from transfer_async._models.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    JournalFailed,
+    KeyBusy,
+    Outcome,
+    OutcomeUnknown,
+)
 from transfer_async._models.events import Event, OrderCreated, Resolved, UndoPending
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
@@ -114,7 +122,8 @@ def create(
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
     line has an outcome. At the start, an existing PATH is renamed to PATH.old. None of these files contains
-    personal data.
+    personal data. Nothing is sent if they say that a line's order exists or may exist, but the journal has no
+    record of the line's key in this scope.
 
     --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
     a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is
@@ -247,7 +256,8 @@ class CreateRun:
                 raise Stopped
             async with side:
                 client = self._client(side, journal)
-                checking = await self._checked(orders, needs_held=not side.places_hold)
+                earlier = await asyncio.to_thread(orders_of_earlier_runs, self.outcomes)
+                checking = await self._checked(orders, earlier, needs_held=not side.places_hold)
                 if checking.faults:
                     _write(self.complain, checking.complaint())
                     return USAGE
@@ -264,6 +274,8 @@ class CreateRun:
                         "check --journal"
                     )
                 async with _open(journal), client:
+                    for key in checking.repeated:
+                        await _refuse_if_forgotten(client, key, earlier[key])
                     outcomes = await asyncio.to_thread(
                         OutcomeFile, self.outcomes, protected=protected, clock=self._clock
                     )
@@ -295,9 +307,9 @@ class CreateRun:
             isinstance(event, Resolved) and event.outcome is Outcome.CREATED
         )
 
-    async def _checked(self, orders: OrderFile, *, needs_held: bool) -> Checking:
-        now = self._clock.utc() if self.dry_run else None
-        checking = Checking(needs_held=needs_held, now=now, is_stopped=self.stopping.asked.is_set)
+    async def _checked(self, orders: OrderFile, earlier: Collection[str], *, needs_held: bool) -> Checking:
+        now, is_stopped = self._clock.utc() if self.dry_run else None, self.stopping.asked.is_set
+        checking = Checking(needs_held=needs_held, now=now, is_stopped=is_stopped, earlier=earlier)
         work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records()))
         while not work.done():
             await asyncio.wait([work], timeout=UPDATED_EVERY)
@@ -354,6 +366,28 @@ class CreateRun:
 def _write(say: Say, lines: Iterable[str]) -> None:
     for line in lines:
         say(line)
+
+
+async def _refuse_if_forgotten(client: TransferClient, key: str, outcomes: Path) -> None:
+    """Refuse a journal or scope that does not contain an order of an earlier run.
+
+    With such a journal or scope, the order would be sent again.
+
+    Raises:
+        ValueError: the journal has no record of the key.
+        Failed: the journal cannot be read.
+    """
+    try:
+        known = await client.known(key)
+    except JournalFailed as error:
+        raise Failed(f"{error}; nothing was sent") from error
+    if known is None:
+        raise ValueError(
+            f"--journal: contains no record of the key '{shown(key)}' in the scope "
+            f"{shown(client.operators.scope)}, but {shown(str(outcomes))} says that its order exists or may "
+            "exist: pass the journal, the base URL and the scope of that run. To make the payments of FILE "
+            "again, move its outcomes to another directory; nothing was sent"
+        )
 
 
 @asynccontextmanager

@@ -344,6 +344,10 @@ SHOWN = 1000
 """The maximum number of faults that are listed; further faults are only counted."""
 
 
+REPEATED = 100
+"""The maximum number of keys of earlier runs that a check returns."""
+
+
 class Stopped(Exception):
     """Raised if a signal stopped the check."""
 
@@ -357,6 +361,7 @@ class Checking:
             None, time limits are not checked, because a key that already has an order still returns it after
             its time limit.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
+        earlier: the keys to look for in the file.
 
     Attributes:
         records: the number of orders, with or without faults.
@@ -364,15 +369,23 @@ class Checking:
         faults: the number of faults.
         listed: the first faults, one per line.
         sums: for the orders without faults, the total amounts to be sent and to arrive, by currency.
+        repeated: the first keys of ``earlier`` that the file contains.
     """
 
     one_each = "give each order its own key"
     none_done = "Nothing was sent."
 
     def __init__(
-        self, *, needs_held: bool, now: datetime | None = None, is_stopped: Callable[[], bool] = lambda: False
+        self,
+        *,
+        needs_held: bool,
+        now: datetime | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        earlier: Collection[str] = (),
     ) -> None:
         self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
+        self._earlier = earlier
+        self.repeated: list[str] = []
         self.records = self.faulty = self.faults = 0
         self.listed: list[str] = []
         self.sums: dict[str, dict[str, Decimal]] = {"sent": {}, "to arrive": {}}
@@ -389,6 +402,9 @@ class Checking:
                 if self.records % 64 == 0 and self._is_stopped():
                     raise Stopped
                 self.records += 1
+                key = record.key
+                if key is not None and key in self._earlier and len(self.repeated) < REPEATED:
+                    self.repeated.append(key)
                 faults = list(self._faults(record, keys))
                 if record.command is None or faults:
                     self.faulty += 1

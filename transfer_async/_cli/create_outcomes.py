@@ -178,6 +178,37 @@ class OutcomeFile:
             os.close(file)
 
 
+EVIDENCE = 1_000
+"""The maximum number of lines that `orders_of_earlier_runs` uses of each file."""
+
+
+class _EarlierLine(msgspec.Struct):
+    key: str
+    outcome: str
+
+
+_earlier_line = msgspec.json.Decoder(_EarlierLine)
+_MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
+
+
+def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
+    """Return the first keys whose orders exist or may exist, according to the outcomes of earlier runs.
+
+    Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
+    """
+    found: dict[str, Path] = {}
+    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+        with contextlib.suppress(OSError), item.open("rb") as lines:
+            for _ in range(EVIDENCE):
+                try:
+                    line = _earlier_line.decode(lines.readline(1 << 20))
+                except (msgspec.MsgspecError, UnicodeDecodeError):  # also at the end of the file
+                    continue
+                if line.outcome in _MAY_EXIST:
+                    found.setdefault(line.key, item)
+    return found
+
+
 def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
     """Check that an `OutcomeFile` can be written to ``path``.
 

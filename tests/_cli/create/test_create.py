@@ -106,6 +106,46 @@ async def test_a_file_that_is_run_again_creates_nothing_again(bench):
     assert "the journal is new" not in second.stderr
 
 
+async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
+    """With them, every key would be free, and each payment would be made again."""
+    file = await bench.orders(row(1), row(2))
+    await bench.run(file)
+    other = bench.directory / "other.db"
+    for options in (["--journal", other], ["--journal", other, "--quiet"], ["--scope", "moved"]):
+        result = await bench.run(file, *options, code=2)
+
+        assert "--journal: contains no record of the key 'payment-0000001' in the scope " in result.stderr
+        assert "orders.csv.outcomes.jsonl says that its order exists or may exist" in result.stderr
+        assert "nothing was sent" in result.stderr
+    assert len(bench.sandbox.requests) == 2
+    assert len(await bench.told()) == 2
+
+
+async def test_an_interrupted_run_is_not_continued_with_another_journal(bench):
+    """Its order is in doubt, and its outcomes are still in the .part file."""
+    bench.sandbox.faults.add(CloseAfterProcessing())
+    file = await bench.orders(row(1))
+    await bench.run(file, code=5)
+    await asyncio.to_thread(bench.outcomes.rename, bench.part)
+    await bench.run(file, "--journal", bench.directory / "other.db", code=2)
+
+    assert len(bench.sandbox.requests) == 1
+
+
+async def test_other_orders_may_be_created_with_a_new_journal(bench):
+    """A bank may use one name for each month's file, and a journal for each month."""
+    await bench.run(await bench.orders(row(1), row(2, **NOBODY)), code=3)
+    await bench.run(await bench.orders(row(2), row(3)), "--journal", bench.directory / "other.db")
+
+    assert len(bench.sandbox.orders) == 3
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\n", b"{}\n[]\n7\n", b'{"outcome":"created"}\n{"key":7,"outc'])
+async def test_an_unreadable_file_of_outcomes_does_not_stop_a_run(bench, text):
+    await asyncio.to_thread(bench.outcomes.write_bytes, text)
+    await bench.run(await bench.orders(row(1)))
+
+
 async def test_the_format_may_be_named(bench):
     file = await bench.write(jsonl_text([tree(1)]), "orders.txt")
     unknown = await bench.run(file, code=2)
