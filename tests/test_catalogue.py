@@ -1,4 +1,4 @@
-"""All messages of the package in one file, `catalogue.txt`, where they can be read and compared.
+"""The list of all messages of the package, `catalogue.txt`, which can be read and compared.
 
 After a change of a message or a help text, run ``python -m tests.test_catalogue`` to update the file.
 """
@@ -27,12 +27,12 @@ AVOIDED = re.compile(
 """Expressions that confuse readers."""
 
 VALUE = re.compile(r"\{[^}]*\}")
-"""A placeholder of an f-string."""
+"""The placeholder for a value in an f-string."""
 
 NOT_ENGLISH = re.compile(
     r"^\s*([A-Z]+ [A-Z]+|SELECT|INSERT|UPDATE|DELETE|WITH|PRAGMA|BEGIN|SET|AND|<)\b|^\s*(<|-- )|://\S+$"
 )
-"""SQL, markup and addresses."""
+"""Matches SQL, markup and addresses."""
 
 
 def text_of(node: ast.AST) -> str | None:

@@ -1,6 +1,6 @@
-"""The layers of the package: a module imports from its own package or from a lower layer, never in a cycle.
+"""The layers of the package: a module imports only its own package or lower layers, and never in a cycle.
 
-Imports in functions and for type checkers count, too.
+Imports within functions and for type checkers count, too.
 """
 
 import ast
@@ -33,10 +33,12 @@ LAYERS = {
     "_lazy": 0,
     "sandbox": 0,
 }
-"""The layer of each package. The sandbox has its own parser, so that a parsing error of ours shows."""
+"""The layer of each package. The sandbox has its own parser, so that it exposes a parsing error of the
+package.
+"""
 
 ALSO_BY = {"sandbox": {"_cli", "testing"}}
-"""Packages that only these packages may import, although others are in higher layers."""
+"""Packages that only these packages may import, although other packages are in higher layers."""
 
 
 def module_of(path: Path) -> str:
@@ -163,13 +165,13 @@ FOR_TYPES = re.compile(r"isinstance\([\w.]+, \w+\)|[\w.]+ is not None")
 
 
 def is_a_check(node: ast.Assert) -> bool:
-    """Return whether an assert is a check, not only for type checkers. ``python -O`` skips it."""
+    """Return whether an assert checks something at runtime, which ``python -O`` would skip."""
     tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
     return not all(FOR_TYPES.fullmatch(ast.unparse(test)) for test in tests)
 
 
 def test_no_check_of_the_package_is_left_out_by_optimized_python():
-    """The contracts are excluded: they are tests, and pytest keeps their asserts."""
+    """The contract tests are excluded, because pytest keeps their asserts."""
     left_out = [
         f"{name}:{node.lineno}"
         for name, found in nodes().items()

@@ -1,4 +1,4 @@
-"""Public names, their signatures, and the cost of importing them."""
+"""The public names, their signatures, and the cost of importing them."""
 
 import ast
 import importlib
@@ -73,7 +73,8 @@ def test_only_public_modules_have_a_list_of_names():
 
 def test_a_public_module_imports_no_other_name():
     modules = {path.stem for path in PACKAGE.iterdir()}
-    names = {name for name in vars(transfer_async) if not name.startswith(("_", "@"))}  # "@": pytest's own
+    # "@" marks pytest's own names.
+    names = {name for name in vars(transfer_async) if not name.startswith(("_", "@"))}
 
     assert names - modules == set(transfer_async.__all__) - modules
 
@@ -126,7 +127,9 @@ def test_importing_a_package_alone_imports_nothing_heavy():
 
 @pytest.fixture(scope="module")
 def imported():
-    """The modules after the import of the package, after that of all its names, and with the first client."""
+    """Return the imported modules after importing the package, after importing its names, and with a
+    client.
+    """
     code = """if True:
         import sys, transfer_async
         print(*sys.modules)
@@ -235,7 +238,7 @@ def public_signatures():
 
 
 def test_the_public_signatures_are_those_of_the_list():
-    """If you intend to change the API, write that into the changelog, and run UPDATE."""
+    """If you intend to change the API, add that to the changelog, and run UPDATE."""
     assert public_signatures() == SIGNATURES.read_text(encoding="utf-8")
 
 

@@ -60,7 +60,7 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _content(code: CodeType) -> tuple[Any, ...]:
-    """Return what a code object does, without its position in the file."""
+    """Return the content of a code object without its position in the file."""
     consts = (_content(const) if isinstance(const, CodeType) else const for const in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, tuple(consts)
 

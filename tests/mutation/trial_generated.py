@@ -1,4 +1,6 @@
-"""The tests catch what mutmut changes in the modules that decide about money: `tests.mutation.generated`."""
+"""The tests catch the changes that mutmut makes in modules that decide about money:
+`tests.mutation.generated`.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Profiles of a service as files, and a sandbox that imitates one."""
+"""Service profiles as files, and sandboxes that imitate them."""
 
 import json
 from decimal import Decimal
@@ -158,7 +158,7 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
         order_body(poster_currency="KES"),
         order_body(matcher_currency="XYZ"),
         order_body(matcher_currency="JPY"),
-        order_body(**OTHERWISE),  # above the limit that the profile shows
+        order_body(**OTHERWISE),  # above the limit in the profile
         order_body(poster_amount="155025000.00", matcher_amount="100000"),
         order_body(poster_amount="200000.00"),  # not matcher_amount times exchange_rate
         order_body(poster_payment_method_type="cash"),
@@ -171,7 +171,7 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
     ],
 )
 async def test_a_profile_skips_no_other_check_of_the_sandbox(body):
-    """Otherwise a bank's tests would pass with orders that the service refuses."""
+    """Without this, a bank's tests pass with orders that the service refuses."""
     taken = SeenAnswer(status=200, body="json", order="new")
     names = (
         "order",
