@@ -37,7 +37,7 @@ SAID = {"by": "ada", "reason": "seen on the statement"}
 
 
 class Text(str):
-    """A subclass of ``str``, as in numpy, lxml and template libraries."""
+    """A subclass of ``str``, as numpy, lxml and template libraries define it."""
 
     __slots__ = ()
 

@@ -24,7 +24,7 @@ AVOIDED = re.compile(
     r"|nobody can be asked|for whom|as it was written|was not to be|something true)\b",
     re.IGNORECASE,
 )
-"""Expressions that confuse readers."""
+"""Expressions that messages must not contain, because they confuse readers."""
 
 VALUE = re.compile(r"\{[^}]*\}")
 """The placeholder for a value in an f-string."""
@@ -60,7 +60,7 @@ def literals(node: ast.AST) -> Iterator[str]:
 
 
 def is_message(text: str) -> bool:
-    """Return whether ``text`` is English: two words in a row, outside of values."""
+    """Return whether ``text`` is English, that is, has two words in a row outside of values."""
     words = VALUE.sub("", text)
     return (
         bool(re.search(r"[a-z]{2,}[,:;]? [a-z]{2,}", words))

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "transfer_async"
 LAYERS = {
     "__main__": 11,
     "_cli": 10,
-    "testing": 9,  # It may use all public packages.
-    "transfer_async": 8,  # It imports its names from `_public`.
+    "testing": 9,  # may use all public packages
+    "transfer_async": 8,  # imports its names from `_public`
     "_public": 7,  # the public names
     "integrations": 7,
     "desk": 7,
@@ -79,7 +79,7 @@ def package_of(module: str) -> str:
 
 
 def upward_imports(graph: dict[str, set[str]]) -> list[str]:
-    """Return a line for each import of a higher layer, or of another package in the same layer."""
+    """Return a line for each import of a higher layer or of another package in the same layer."""
     return [
         f"{importer} (layer {LAYERS[here]}) imports {imported} (layer {LAYERS[there]})"
         for importer, found in graph.items()
@@ -90,7 +90,7 @@ def upward_imports(graph: dict[str, set[str]]) -> list[str]:
 
 
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Return one cycle of imports, from a module back to itself; empty if there is none."""
+    """Return one cycle of imports that starts and ends with the same module; empty if there is none."""
     done: set[str] = set()
 
     def search(name: str, way: list[str]) -> list[str]:

@@ -60,7 +60,7 @@ def test_a_public_module_has_exactly_the_listed_names(module):
 
 
 def test_only_public_modules_have_a_list_of_names():
-    """A package or an integration without an underscore in its path is public, so it must list its names."""
+    """A package or integration whose path has no underscore is public, so it must list its names."""
     public = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in PACKAGE.rglob("*.py")
@@ -179,7 +179,7 @@ def function_line(node):
 
 
 def member_lines(body):
-    """Yield the fields, constants and methods of a class without an underscore, and ``__init__``."""
+    """Yield the public fields, constants and methods of a class, and ``__init__``."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             line, name = function_line(node), node.name
@@ -205,7 +205,7 @@ def definition(one):
 
 
 def signature_lines(one, name, public):
-    """Yield the line of a public name, then those of its members and of its private base classes."""
+    """Yield the line of a public name, then the lines of its members and of its private base classes."""
     if inspect.isclass(one):
         ours = [
             kind
@@ -221,7 +221,7 @@ def signature_lines(one, name, public):
 
 
 def public_signatures():
-    """Return the text of `public_signatures.txt`. Each name is in the first module that has it."""
+    """Return the text of `public_signatures.txt`. Each name appears in the first module that exports it."""
     lines = [f"# Signatures of all public names. A change of this file changes the API: {UPDATE}"]
     homes = {}
     for module in PROMISED:

@@ -283,7 +283,7 @@ async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
-    """Use a database whose errors contain the values of a row and of an address."""
+    """Yield errors of a database that contain the values of a row and of an address."""
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):

@@ -1,4 +1,4 @@
-"""Upgrades of a journal of version 1, killed at any statement and at random, and sometimes two at once.
+"""Upgrades of a journal of version 1, killed at any statement or at random times. Sometimes two run at once.
 
 After each kill the whole journal must be of version 1 or of this version, with every key and every line of
 the history unchanged. It is upgraded again until an upgrade succeeds.

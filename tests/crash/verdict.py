@@ -66,7 +66,7 @@ class KeyEvidence:
 
     @property
     def marks(self) -> dict[str, float]:
-        """The time of each mark, by attempt."""
+        """The time of each attempt's mark."""
         return {step.attempt or "": step.at for step in self.history if step.move == "mark"}
 
     @property

@@ -183,7 +183,7 @@ def needed(name: str) -> set[Requirement]:
 
 @pytest.mark.parametrize("file", LOCKS)
 def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
-    """After a change of a dependency in pyproject.toml, run `.ci/lock`."""
+    """If a dependency in pyproject.toml has changed, run `.ci/lock`."""
     text = (ROOT / file).read_text(encoding="utf-8")
     lines = re.findall(r"^[\w.-]+(?:\[.*\])?==[^\s;]+", text, re.MULTILINE)
     locked = {item.name: item for item in map(Requirement, lines)}

@@ -112,7 +112,7 @@ async def test_an_order_is_not_sent_if_the_host_is_unknown(bank: Bank, monkeypat
 
 @pytest.mark.parametrize("limit", ["connect", "total"])
 async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, limit: str):
-    # A bare TimeoutError from `total` looks the same before and after the request was sent.
+    # `total` raises a bare TimeoutError, whether or not the request was sent.
     class Silent(aiohttp.abc.AbstractResolver):
         async def resolve(self, *_: object, **__: object) -> Any:
             await asyncio.Event().wait()

@@ -156,7 +156,7 @@ def read_evidence(raw: bytes) -> ExchangeResult:
 
 
 def promise(kept: bool, otherwise: str) -> None:
-    """Raise a `Finding` unless the promise is kept."""
+    """Raise a `Finding` if ``kept`` is false."""
     if not kept:
         raise Finding(otherwise)
 

@@ -288,7 +288,7 @@ OURS = "transfer_async.integrations.opentelemetry"
 
 @pytest.fixture
 def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove OpenTelemetry and our integration from the imported modules."""
+    """Remove OpenTelemetry and the package's integration from the imported modules."""
     for name in [*sys.modules]:
         if name.startswith(OURS) or name.split(".")[0] == "opentelemetry":
             monkeypatch.delitem(sys.modules, name)

@@ -57,7 +57,7 @@ class Traced:
         return [span for span in self.spans if span.name == ATTEMPT]
 
     def order(self) -> ReadableSpan:
-        """The span of the only order."""
+        """Return the span of the only order."""
         (order,) = self.orders
         return order
 

@@ -162,7 +162,7 @@ def _opened(world: World, crashes: int, way: tuple[str, ...]) -> State | None:
 
 
 def way_to(came: Came, state: State | None) -> tuple[str, ...]:
-    """Return the names of the steps from the beginning to ``state``."""
+    """Return the names of the steps that lead to ``state``."""
     names: list[str] = []
     while state in came:
         state, steps = came[state]

@@ -40,10 +40,9 @@ the funds of its intent may stay held although nothing on record says so; the hi
 as deep as the beginning.
 
 **Mutants.** `mutants` plants wrong rules: each row of the table removed or with each other target, each row
-that is lacking, each guard replaced by a weaker one, each transition without its effect, and planted
-faults. Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason.
-A mutant that decides nothing otherwise in all states that were visited is one whose rule another guard
-repeats.
+that is lacking, each guard replaced by a weaker one, each transition without its effect, and planted faults.
+Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason. If a
+mutant makes the same decisions in all visited states, another guard repeats its rule.
 """
 
 from collections import Counter

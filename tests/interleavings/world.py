@@ -721,7 +721,9 @@ class World:
             yield "find it busy", self._deliver_failure(state, at, may_exist=True)
 
     def _w_preflight(self, state: State, at: int) -> Iterator[Step]:
-        """`create_order._run_hooks`: undo earlier intents, then place the hold; its lease is renewed."""
+        """`create_order._run_hooks`: undo earlier intents, then place the hold. The lease is renewed
+        meanwhile.
+        """
         actor = state.actors[at]
         if actor.earlier:
             todo = actor.earlier
@@ -817,7 +819,7 @@ class World:
             yield "in doubt already", self._deliver_doubt(state, at, actor.intent)
 
     def _w_definite_failure(self, state: State, at: int) -> Iterator[Step]:
-        """`outcomes.definite_failure`: free the key with its pending undos, then undo."""
+        """`outcomes.definite_failure`: free the key with its pending undos, then run them."""
         actor = state.actors[at]
         debts = ((actor.intent, "r" if actor.receipt else None),) if actor.receipt or actor.inherited else ()
         attempt = ATTEMPTS[at] if actor.age >= 0 else None
@@ -995,7 +997,7 @@ class World:
     _r_mark_undone = _r_undo
 
     def _r_tell(self, state: State, at: int) -> Iterator[Step]:
-        """`Handler.untold`: read again, then publish."""
+        """`Handler.untold`: read the entry again, then publish the outcome."""
         (pending,) = state.actors[at].note
         entry = self.entry(state)
         assert entry is not None

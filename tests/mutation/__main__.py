@@ -57,7 +57,7 @@ def logged(path: Path | None) -> dict[str, str]:
 
 
 def say(found: Found) -> None:
-    """Print one line of the table."""
+    """Print one row of the table."""
     print(f"{found.name:46} {found.seconds:6.1f} s  {found.verdict}", flush=True)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""The faults of `faults.diff`, each with the test that caught it last."""
+"""Read the faults in `faults.diff`, each with the test that caught it last."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def plant_for_good(name: str | None) -> None:
 
 
 def _changed(name: str) -> list[tuple[FunctionType, CodeType]]:
-    """Return the functions that a fault changes, each with its new code."""
+    """Return each function that a fault changes, with its new code."""
     fault = BY_NAME[name]
     module = import_module(fault.path.removesuffix(".py").replace("/", "."))
     wrong = dict(_codes(compile(fault.plant(inspect.getsource(module)), fault.path, "exec")))
@@ -66,7 +66,7 @@ def _content(code: CodeType) -> tuple[Any, ...]:
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Yield the functions of a module, and those of its classes."""
+    """Yield the functions and methods of a module."""
     classes = [kind for kind in vars(module).values() if isinstance(kind, type)]
     for owner in (module, *(kind for kind in classes if kind.__module__ == module.__name__)):
         for value in vars(owner).values():

@@ -1,4 +1,4 @@
-"""Every request, however unusual, gets a response that is not a 5xx."""
+"""Every request, however unusual, gets a response with a status other than 5xx."""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Users and orders as the JSON objects of the specification."""
+"""Users and orders are rendered as the JSON objects of the specification."""
 
 import json
 import re

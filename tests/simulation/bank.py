@@ -133,7 +133,7 @@ class Bank:
         return seen.id if world.setting.resolve == "id" else Order.from_json(seen.reply)
 
     async def token(self) -> str:
-        """Return the bearer token, or fail because its source is down."""
+        """Return the bearer token, or raise as if its source were down."""
         await self.world.sleep(self.world.chance.latency())
         if self.world.trouble("hook"):
             raise RuntimeError

@@ -1,4 +1,4 @@
-"""The random choices of a seed: the setting of its story, and each event in it."""
+"""The random choices of a seed: the setting of its story, and the events in it."""
 
 import random
 from typing import Any, TypeVar

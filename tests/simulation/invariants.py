@@ -111,12 +111,12 @@ def no_receipt_is_asked_for_twice(hook: str, intent: OrderIntent, kept: set[str]
 def nothing_is_undone_before_the_no_is_on_record(
     world: "World", hook: str, intent: OrderIntent
 ) -> str | None:
-    """An undo begins only after the intent's definite failure is recorded."""
+    """An undo starts only after the definite failure of its intent is recorded."""
     return None if intent.id in world.witness.over else f"{hook} of {intent.id} is undone too early"
 
 
 def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
-    """A recorded receipt stays on record until the hook is undone with it."""
+    """A recorded receipt stays recorded until its hook is undone with it."""
     witness = world.witness
     for one in entry.pending_undos:
         place = (one.intent.id, one.hook)
@@ -276,7 +276,7 @@ def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
 
 
 def nothing_is_stuck(world: "World") -> Iterator[str]:
-    """No key is claimed or sending without a worker, or in doubt although its outcome is known."""
+    """No key stays claimed or sending without a worker, or in doubt although its outcome is known."""
     for key, entry in world.database.entries.items():
         if entry.state in (KeyState.CLAIMED, KeyState.SENDING):
             yield f"key {key} is {entry.state.value} for ever"

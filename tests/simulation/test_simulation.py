@@ -20,7 +20,7 @@ MUST_BE_SEEN = (
     # the service
     *("status 200", "status 401", "status 422", "status 429", "status 503"),
     *("late effect", "foreign order"),
-    # workers, and their hooks
+    # workers and their hooks
     *("paused before the write", "sent after a pause", "paused beyond every wait"),
     *("crash", "freeze", "takeover", "claim taken over", "stale claim ended", "acted late"),
     *("undo failed", "late undo", "owe", "owed paid"),

@@ -82,7 +82,7 @@ def caught(fault: str, seeds: Iterable[int]) -> TransitionResult | None:
 
 
 def traced(seed: int, fault: str | None = None) -> TransitionResult:
-    """Run one seed with its trace."""
+    """Run one seed and record its trace."""
     with planted(fault), staged():
         return tell(seed, trace=True)
 

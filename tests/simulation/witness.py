@@ -178,11 +178,11 @@ class Witness:
             record.read_at, record.orders_seen = self.world.loop.time(), len(self.world.service.orders)
 
     def publishing(self, record: Record, outcome: OrderOutcome) -> None:
-        """Note that a worker passes an outcome to its broker."""
+        """Note that a worker is about to publish an outcome."""
         self.check(invariants.nothing_is_published_as_free_that_has_an_order(self.world, record, outcome))
 
     def published(self, outcome: OrderOutcome) -> None:
-        """Note that this outcome was published."""
+        """Note that an outcome was published."""
         self.world.note(f"published: {outcome}")
         self.outcomes.append(outcome)
 

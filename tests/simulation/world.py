@@ -1,4 +1,4 @@
-"""The world of one story: time, database, service, bank, and the workers."""
+"""The world of one story: clock, database, service, bank and workers."""
 
 import asyncio
 from collections import Counter
@@ -129,7 +129,7 @@ class SimulatedClient(TransferClient):
 
 
 class Worker:
-    """A worker, and its current process."""
+    """A worker with its current process."""
 
     def __init__(self, world: World, name: str, *, mortal: bool = True) -> None:
         self.world, self.name, self.mortal = world, name, mortal

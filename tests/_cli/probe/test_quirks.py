@@ -13,7 +13,8 @@ from transfer_async.sandbox import Sandbox, load_profile
 from .prober import Watch, probe
 from .quirks import QUIRKS, Quirk, Quirky
 
-RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any event loop
+# Read at import, when no event loop runs.
+RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))
 
 
 OFTEN = (

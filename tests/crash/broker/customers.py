@@ -102,7 +102,7 @@ class _Customers:
             hear(message)
 
     async def _messages(self, subject: str) -> AsyncIterator[Any]:
-        """Yield every message of a stream once, from the beginning, even if the broker is restarted."""
+        """Yield every message of a stream exactly once, from the start, even if the broker is restarted."""
         last = 0
         while True:
             with contextlib.suppress(Exception):  # the broker is down, or was
@@ -143,7 +143,9 @@ class _Customers:
     # --- the end --------------------------------------------------------------------------------
 
     async def _until_nothing_is_untold(self) -> None:
-        """Wait until the workers have resolved and published all doubts that can be resolved."""
+        """Wait until the workers have resolved all doubts that can be resolved, and published the
+        outcomes.
+        """
         async with PostgresJournal(self._place.journal) as journal:
             while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere
                 await asyncio.sleep(0.2)  # between two polls

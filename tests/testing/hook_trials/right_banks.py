@@ -375,7 +375,7 @@ class RetryingHttpBank(HttpBank):
 
 @contextlib.asynccontextmanager
 async def http_bank():
-    """Serve the ledger. After a release, a late place of the same intent is refused."""
+    """Serve the ledger over HTTP. After a release, a late place of the same intent is refused."""
     holds, released, money = {}, set(), [ROOM]
 
     async def place(request):

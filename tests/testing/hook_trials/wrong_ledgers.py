@@ -84,7 +84,7 @@ class OneHoldAKey(Wrong):
 
 
 class ReleasesTheKey(Wrong):
-    """The undo of a refused attempt releases the hold of the next one."""
+    """Its undo of a refused attempt releases the hold of the next attempt."""
 
     breaks = "others"
 
