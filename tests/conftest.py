@@ -185,9 +185,7 @@ def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
 
 @pytest.fixture(params=["exchange", "session"])
 def http_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Send requests through `_http.exchange`, or through aiohttp's session as with an untested version of
-    aiohttp.
-    """
+    """Send requests through `_http.exchange`, or through aiohttp's session as with an untested aiohttp."""
     if request.param == "session":
         monkeypatch.setattr("transfer_async._http.exchange.is_possible", lambda _: False)
     return request.param

@@ -96,9 +96,7 @@ def files() -> Iterator[Path]:
 
 
 def guesses_the_encoding(call: ast.Call) -> bool:
-    """Return whether a call reads or writes text in the locale's encoding. Ruff finds only some of these
-    calls.
-    """
+    """Return whether a call reads or writes text in the locale's encoding. Ruff finds only some of them."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
     if "encoding" in words:

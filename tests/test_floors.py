@@ -33,9 +33,7 @@ LAYERS = {
     "_lazy": 0,
     "sandbox": 0,
 }
-"""The layer of each package. The sandbox has its own parser, so that it exposes a parsing error of the
-package.
-"""
+"""The layer of each package. The sandbox's own parser exposes parsing errors of the package."""
 
 ALSO_BY = {"sandbox": {"_cli", "testing"}}
 """Packages that only these packages may import, although other packages are in higher layers."""

@@ -127,9 +127,7 @@ def test_importing_a_package_alone_imports_nothing_heavy():
 
 @pytest.fixture(scope="module")
 def imported():
-    """Return the imported modules after importing the package, after importing its names, and with a
-    client.
-    """
+    """Return the modules imported with the package, with all its names, and with a client."""
     code = """if True:
         import sys, transfer_async
         print(*sys.modules)

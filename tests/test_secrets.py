@@ -157,9 +157,7 @@ async def failure(work: Awaitable[object]) -> BaseException:
 
 
 def behind(script: Script, **settings: Any) -> Callable[[Bank], AsyncIterator[BaseException]]:
-    """Return a function that yields the errors of an order and of a read with a server that runs
-    ``script``.
-    """
+    """Return a function that yields the errors of an order and a read with a server that runs ``script``."""
 
     async def errors(bank: Bank) -> AsyncIterator[BaseException]:
         async with serving(script) as server:
@@ -232,9 +230,7 @@ async def wrong_settings(_: Bank) -> AsyncIterator[BaseException]:
 
 
 async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
-    """Yield the errors of a hook, a look-up and a token callable that make HTTP requests with their own
-    token.
-    """
+    """Yield the errors of a hook, a look-up and a token callable that make their own HTTP requests."""
 
     async def ask(*_: Any) -> Any:
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:

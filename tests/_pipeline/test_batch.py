@@ -588,8 +588,7 @@ async def test_closing_the_client_ends_an_endless_input(world, kind):
             if len(told) == 3:
                 await client.close()
 
-    # Four orders are in flight when the client is closed. Each completed one lets the batch take one more,
-    # which is refused.
+    # When the client is closed, four orders are in flight. Each lets one more be taken, which is refused.
     assert len(told) == source.taken <= 3 + 4 + 4
     assert isinstance(told[-1].error, ClientClosed)
     assert sum(result.order is not None for result in told) == len(world.sandbox.orders)

@@ -1,6 +1,4 @@
-"""A journal that fails just before a transition, and the consequences for the call, the bank and the
-service.
-"""
+"""A journal that fails just before a transition, and what follows for the call, the bank and the service."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

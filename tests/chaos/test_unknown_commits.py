@@ -245,9 +245,7 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
 
 
 async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
-    """Run two workers for each key until the given number of cuts. Return the numbers of keys, steps and
-    errors.
-    """
+    """Run two workers for each key until enough cuts. Return the numbers of keys, steps and errors."""
     chance = random.Random(seed)
     async with PostgresJournal(database):  # creates the tables
         pass

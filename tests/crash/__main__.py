@@ -20,9 +20,7 @@ TRIALS = {
     "upgrades": "upgrades",
     "decisions": "decisions",
 }
-"""The trials and their modules. A module is imported only for its own trial, because importing takes a
-second.
-"""
+"""The trials and their modules. Importing takes a second, so a module is imported only for its own trial."""
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[ModuleType, argparse.Namespace]:

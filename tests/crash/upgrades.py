@@ -34,9 +34,7 @@ LONGEST = 0.01
 """The maximum number of seconds after which an upgrade is killed at random."""
 
 STATEMENTS = {"sqlite": 7, "postgres": 19}
-"""One more than the number of statements in an upgrade. In PostgreSQL, each counts twice: before and
-after.
-"""
+"""One more than an upgrade's number of statements. In PostgreSQL, each counts before and after it."""
 
 GAVE_UP = "gave up"
 

@@ -73,9 +73,7 @@ IN_TIME = Timeouts(total=19.0)
 
 
 def expect(error: TransferError, bank: Bank, kind: type[TransferError]) -> None:
-    """Check what follows from an error's class: its outcome, the hold, and a single attempt if it is a
-    doubt.
-    """
+    """Check what follows from an error's class: its outcome, the hold, and one attempt for a doubt."""
     if issubclass(kind, OutcomeUnknown):
         expected = (Outcome.UNKNOWN, True, "kept")
         assert (len(error.attempts), bank.pauses) == (1, [])

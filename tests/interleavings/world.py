@@ -53,17 +53,15 @@ from transfer_async.journal.transitions import (
 )
 
 # --- time ---------------------------------------------------------------------------------------
-# Time stands still at NOW. A tick moves all stored times into the past instead, so that states that differ
-# only in the time of day are equal.
+# Time stands still at NOW. A tick moves all stored times into the past. So, states that differ only in the
+# time of day are equal.
 
 NOW = 1_000_000.0
 TICK = 60.0
 LEASE = WINDOW = 2
 """The ticks of a lease, and of the time for sending after the mark."""
 AFTER_TICK = {"sent": "on_the_way", "on_the_way": "gone"}
-"""The name, after the next tick, of a request that the service has not processed. After two ticks, it
-never will.
-"""
+"""The name of an unprocessed request after the next tick. After two ticks, it is never processed."""
 SETTLE_AFTER = 2
 ABANDONED_SETTLE_AFTER = 4
 MAX_CLAIM_AGE = 3
@@ -318,9 +316,7 @@ class Book:
         self.rows: set[tuple[type, KeyState]] = set()
 
     def number(self, entry: Entry) -> int:
-        """Return the number of ``entry``. Entries that differ only in what no decision uses have the same
-        number.
-        """
+        """Return the number of ``entry``. Differences that affect no decision are ignored."""
         is_claimed = entry.state is KeyState.CLAIMED
         entry = replace(entry, version=1, claimed_at=entry.claimed_at if is_claimed else NOW)
         owed = tuple((undo.intent.id, undo.receipt, undo.lease_until) for undo in entry.pending_undos)
@@ -344,9 +340,7 @@ class Book:
     def write(
         self, number: int, name: str, *arguments: Any, program: bool | None = None
     ) -> tuple[int, Rejection | None, bool]:
-        """Return the number of the entry after a transition, the rejection, and whether the claim found a
-        doubt.
-        """
+        """Return the entry's number after a transition, the rejection, and whether a claim found a doubt."""
         key = (number, name, arguments, program)
         if key not in self._verdicts:
             before = None if number < 0 else self.entries[number]
@@ -361,9 +355,7 @@ class Book:
         return self._verdicts[key]
 
     def changed_at(self, kind: type[Move]) -> list[State]:
-        """Return the first states in which the planted `decide` handles a transition of ``kind``
-        differently.
-        """
+        """Return the first states in which `decide` now handles a ``kind`` transition differently."""
         found: dict[State, None] = {}
         for (number, name, arguments, program), known in list(self._verdicts.items()):
             move = move_of(name, arguments, program)
@@ -421,9 +413,7 @@ def _is_superseded(entry: Entry) -> bool:
 
 
 def _is_leased(entry: Entry, *, wanted: bool) -> bool:
-    """Return whether all undos and the doubt have a valid lease or, if ``wanted`` is false, whether none
-    has.
-    """
+    """Return whether all undos and the doubt have a valid lease or, if not ``wanted``, none has."""
     leases = [undo.lease_until for undo in entry.pending_undos]
     leases += [entry.lease_until] if entry.state is KeyState.IN_DOUBT else []
     return all((until > NOW) is wanted for until in leases)
@@ -618,9 +608,7 @@ class World:
         return self._with(state, at, pc="ask", note=note)
 
     def _ask(self, state: State, at: int, *, unknown: str) -> Iterator[Step]:
-        """`outcomes._call_resolve`: the bank's ``resolve`` returns the current order of the service, or
-        nothing.
-        """
+        """`outcomes._call_resolve`: the bank's ``resolve`` returns the service's order, or nothing."""
         attempt, settled, debts, intent = state.actors[at].note
         found = [ORDER_IDS[one] for one in (0, 1) if state.requests[one] == "made"]
         yield "resolve does not know", self._with(state, at, pc=unknown, note=(intent,))
@@ -668,9 +656,7 @@ class World:
         return self._with(state, at, pc="done", note=())
 
     def _deliver_doubt(self, state: State, at: int, intent: int) -> State:
-        """The doubt is delivered. A worker with a queue first records that the end of the doubt must be
-        published.
-        """
+        """Deliver the doubt. A worker with a queue first records that its end must be published."""
         if at != PUBLISHES:
             return self._with(state, at, pc="done", note=())
         return self._with(state, at, pc="promise", note=(intent,))
@@ -721,9 +707,7 @@ class World:
             yield "find it busy", self._deliver_failure(state, at, may_exist=True)
 
     def _w_preflight(self, state: State, at: int) -> Iterator[Step]:
-        """`create_order._run_hooks`: undo earlier intents, then place the hold. The lease is renewed
-        meanwhile.
-        """
+        """`create_order._run_hooks`: undo earlier intents, place the hold, and renew the lease."""
         actor = state.actors[at]
         if actor.earlier:
             todo = actor.earlier
@@ -766,9 +750,7 @@ class World:
         yield "too late", self._with(state, at, pc="definite_failure", note=("Expired",))
 
     def _w_send(self, state: State, at: int) -> Iterator[Step]:
-        """The bytes are written, possibly late, because the process may have been stopped since the last
-        check.
-        """
+        """The bytes are written, possibly late: the process may have been stopped since the last check."""
         actor = state.actors[at]
         if not state.holds[actor.intent] and not state.excused[at]:
             raise Broken(f"order {at} is sent, and its funds are not held")
@@ -891,8 +873,8 @@ class World:
     # --- recovery -----------------------------------------------------------------------------------
 
     def _recovery(self, state: State) -> Iterator[Step]:
-        """`Recovery._process` and `Sweeper._tell`. The recovery may die at any step, and the next one
-        starts again.
+        """`Recovery._process` and `Sweeper._tell`. The recovery may die anywhere; the next one starts
+        again.
         """
         actor = state.actors[RECOVERY]
         for name, after in getattr(self, f"_r_{actor.pc}")(state, RECOVERY):
@@ -1095,9 +1077,7 @@ class World:
                 raise Broken(f"the funds of intent {intent} are held for ever")
 
     def _check_told(self, state: State, entry: Entry) -> None:
-        """Check that an outcome published as unknown is followed by the end of the doubt, once there is
-        one.
-        """
+        """Check that an outcome published as unknown is followed by the end of the doubt, if it has ended."""
         for intent in (0, 1):
             is_over = entry.intent_id != INTENTS[intent].id or entry.state is not KeyState.IN_DOUBT
             pending = {one.intent_id for one in entry.pending_notifications}

@@ -59,9 +59,7 @@ class Checkout:
             self._write(path, sound)
 
     def _write(self, path: Path, source: str) -> None:
-        """Write a module with a new modification time, because Python compares size and seconds with its
-        bytecode.
-        """
+        """Write a module with a new time, because Python compares bytecode by size and seconds."""
         path.write_text(source, encoding="utf-8")
         self._changes += 1
         when = time.time() - 1_000_000 + self._changes

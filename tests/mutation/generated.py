@@ -36,9 +36,7 @@ from tests.test_catalogue import is_message, literals
 
 KNOWN = Path(__file__).with_name("equivalents.txt")
 _CAUGHT = (1, 3, -24, 24, 152, 255, -11, -9)
-"""The exit codes of mutmut for a failed test, a timeout and a crash. Any other code means that the fault
-survived.
-"""
+"""mutmut's exit codes for a failed test, a timeout and a crash. With any other code, the fault survived."""
 
 _ORIGINAL = "orig"
 

@@ -1,6 +1,4 @@
-"""The tests catch the changes that mutmut makes in modules that decide about money:
-`tests.mutation.generated`.
-"""
+"""The tests catch mutmut's changes in modules that decide about money: `tests.mutation.generated`."""
 
 from pathlib import Path
 

@@ -148,9 +148,7 @@ async def test_an_idle_connection_is_closed(loop_time: LoopTime):
 
 @pytest.fixture(scope="module")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a server context, and a client context that trusts it. Reads files, so it is no async
-    fixture.
-    """
+    """Return a server context, and a client context that trusts it. Not async, because it reads files."""
     authority = trustme.CA()
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(serving)

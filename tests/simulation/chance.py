@@ -11,9 +11,7 @@ T = TypeVar("T")
 
 BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
 GAPS = (0.0, 0.0, 0.02, 0.3, 3.0, 20.0, 65.0, 130.0, 400.0, 1000.0)
-"""Seconds between two actions of callers: none, within a request, beyond a lease, a doubt, a claim's
-maximum age.
-"""
+"""Seconds between callers' actions: none, within a request, beyond a lease, a doubt, a claim's age limit."""
 
 
 class Chance(random.Random):

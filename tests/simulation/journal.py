@@ -71,8 +71,7 @@ class WorkerJournal(Journal):
         world = self.world
         trouble = TROUBLE.draw(world.chance) if world.trouble("journal") else "none"
         done = world.loop.create_future()
-        # The worker itself sends the write: if it dies, the write is lost, but a cancelled caller does not
-        # stop it.
+        # The worker sends the write itself: its death loses the write, but a cancelled caller does not.
         world.loop.call_later(self._latency(), self._arrive, key, move, trouble, done)
         PROCESS.get().on_the_way_to(type(move).__name__)
         if isinstance(move, MarkSending):

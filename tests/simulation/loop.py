@@ -80,9 +80,7 @@ def this_call() -> Any:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """An event loop that runs what is due, then advances its time to the next timer, until nothing is
-    left.
-    """
+    """An event loop that runs what is due, then advances its time to the next timer, until idle."""
 
     def __init__(self) -> None:
         self._now = 1000.0

@@ -167,8 +167,7 @@ class Service:
             head, tail = FOREIGN if request.wish == WISH else OURS
             return head + b"tx-0" + tail
         if what == "twin's":
-            # Use only an order that is already recorded for another key, because others could not be told
-            # apart.
+            # Use only an order that is already recorded for another key; others could not be told apart.
             ids = self.world.database.ids
             bound = next((one for one in self.orders if ids.get(one.id, request.key) != request.key), None)
             if bound is not None and request.wish == WISH:

@@ -1,6 +1,4 @@
-"""The probe finds each quirk of a service, and a sandbox with the resulting profile gives the same
-profile.
-"""
+"""The probe finds each quirk of a service, and a sandbox with the resulting profile has that quirk, too."""
 
 from pathlib import Path
 

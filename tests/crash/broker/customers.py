@@ -143,9 +143,7 @@ class _Customers:
     # --- the end --------------------------------------------------------------------------------
 
     async def _until_nothing_is_untold(self) -> None:
-        """Wait until the workers have resolved all doubts that can be resolved, and published the
-        outcomes.
-        """
+        """Wait until the workers have resolved and published all doubts that can be resolved."""
         async with PostgresJournal(self._place.journal) as journal:
             while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere
                 await asyncio.sleep(0.2)  # between two polls

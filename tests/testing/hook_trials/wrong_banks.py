@@ -1,6 +1,4 @@
-"""Banks whose hooks have one fault each. Each class names the rule that it breaks, and is otherwise
-correct.
-"""
+"""Banks whose hooks have one fault each. Each class names the rule that it breaks; its base is correct."""
 
 import asyncio
 import contextlib
