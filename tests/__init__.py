@@ -1,6 +1,5 @@
-"""The tests. They run in a clean environment, without the variables that the user has set.
-
-This module is imported before all others of the tests, by pytest and by ``python -m tests.crash``.
+"""The tests. They run without the environment variables that the user has set. / pytest and ``python -m
+tests.crash`` import this module before all other test modules.
 """
 
 import os
@@ -8,7 +7,7 @@ import sys
 import time
 
 _CLEAN = "TRANSFER_ASYNC_TESTS_ARE_IN_A_CLEAN_ENVIRONMENT"
-"""Set for the processes that tests start, which keep the variables that the tests have set."""
+"""Set for processes that tests start, so that they keep the variables that the tests have set."""
 
 _KEPT = {
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV"),
@@ -26,18 +25,18 @@ ASCII_NAMES = (
 
 
 def is_kept(name: str) -> bool:
-    """Return whether the tests keep this variable of the user's environment."""
+    """Return whether the tests keep this environment variable."""
     return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 def _clean() -> None:
-    """Delete all variables that are not on the allowlist, because any library may read one."""
+    """Delete all variables that are not on the allowlist, because a library might read them."""
     for name in [name for name in os.environ if not is_kept(name)]:
         del os.environ[name]
     os.environ.update(_SET)
     os.environ[_CLEAN] = "1"
-    os.environ.setdefault("LOGNAME", "tester")  # in a container the user may have no name
-    sys.dont_write_bytecode = False  # or each of a hundred processes would compile all modules again
+    os.environ.setdefault("LOGNAME", "tester")  # in a container, the user may have no name
+    sys.dont_write_bytecode = False  # otherwise, each of a hundred processes would compile all modules again
     time.tzset()
 
 

@@ -1,4 +1,4 @@
-"""Fixtures and hooks of all tests, such as the check that nothing blocks the event loop."""
+"""Fixtures and hooks for all tests, for example the check that async code does not block the event loop."""
 
 import contextlib
 import gc
@@ -60,7 +60,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Exempt all remaining objects from garbage collection, because the process ends."""
+    """Exempt all objects from garbage collection, because the process is about to end."""
     gc.collect()
     gc.freeze()
 
@@ -99,7 +99,7 @@ def blockbuster() -> Iterator[BlockBuster]:
             blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
         # coverage's collectors in several threads share a lock.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
-        # uvloop joins the threads of its executor when it closes, and its own functions have no Python frame.
+        # uvloop joins its executor's threads when it closes, and its functions have no Python frame.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("asyncio/runners.py", {"close"})
         yield blockbuster
 
@@ -167,7 +167,7 @@ def _running(kind: type[_Kind]) -> Iterator[_Kind]:
 
 
 class _Answer(aiohttp.ClientResponse):
-    """A response of aioresponses with the writer that newer versions of aiohttp require."""
+    """A response of aioresponses, with the argument ``stream_writer`` that newer aiohttp versions require."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:
@@ -185,9 +185,7 @@ def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
 
 @pytest.fixture(params=["exchange", "session"])
 def http_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Send requests through `_http.exchange`, or through aiohttp's session as with an untested version of
-    aiohttp.
-    """
+    """Send requests through `_http.exchange`, or through aiohttp's session as with an untested aiohttp."""
     if request.param == "session":
         monkeypatch.setattr("transfer_async._http.exchange.is_possible", lambda _: False)
     return request.param

@@ -1,4 +1,4 @@
-"""Input from outside: a value that a call accepts can be read again later; others are refused."""
+"""Input from outside: a value that a call accepts can be read later; all others are refused."""
 
 import asyncio
 import enum
@@ -37,28 +37,28 @@ SAID = {"by": "ada", "reason": "seen on the statement"}
 
 
 class Text(str):
-    """A subclass of ``str``, as in numpy, lxml and template libraries."""
+    """A subclass of ``str``, as numpy, lxml and template libraries define it."""
 
     __slots__ = ()
 
 
 class Amount(Decimal):
-    """As that of a library for money."""
+    """A number like that of a library for money."""
 
 
 class Moment(datetime):
-    """As that of pandas or pendulum."""
+    """A time like that of pandas or pendulum."""
 
 
 class NoTime(Moment):
-    """As pandas' ``NaT``."""
+    """Like pandas' ``NaT``."""
 
     def utcoffset(self) -> Any:
         return self
 
 
 class Broken(tzinfo):
-    """A time zone that fails."""
+    """A time zone whose methods raise."""
 
     def utcoffset(self, _when: datetime | None) -> timedelta:
         raise LookupError
@@ -85,12 +85,12 @@ NO_TEXTS = st.sampled_from([1, 1.5, b"Ben", True, ("a",)])
 
 
 def now_and_then(odd: st.SearchStrategy[Any], good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Use odd values rarely; otherwise no call would be accepted."""
+    """Draw odd values rarely, because otherwise no call would be accepted."""
     return st.sampled_from([good] * 15 + [odd]).flatmap(lambda chosen: chosen)
 
 
 def mostly(*good: str) -> st.SearchStrategy[Any]:
-    """Draw one of ``good`` of any kind, sometimes any other text or None."""
+    """Draw one of ``good`` as any kind of string; rarely, another text or value."""
     fine = st.builds(lambda kind, text: kind(text), KINDS, st.sampled_from(good))
     return now_and_then(TEXTS | NO_TEXTS, fine)
 
@@ -144,7 +144,7 @@ RECEIPTS = st.none() | mostly("ref", "a\x00b\n", "x" * 10_000)
 
 
 class Bench:
-    """A service that takes every order and never answers; a bank; a journal in a file."""
+    """A service that accepts every order and never responds, a bank, and a journal in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.bank = path, Bank()
@@ -164,7 +164,7 @@ class Bench:
         writer.close()
 
     def process(self, scope: str) -> tuple[SQLiteJournal, TransferClient]:
-        """Return new objects on the same file, as a new process has."""
+        """Return new objects for the same file, as in a new process."""
         journal = SQLiteJournal(self.path)
         hooks = [self.bank.hold]
         return journal, TransferClient(
@@ -181,7 +181,7 @@ class Bench:
                 person = PersonName(*name) if isinstance(name, tuple) else name
                 call = call | {"beneficiary": person}
                 await client.create_order(new_order(**fields), **call)
-            except (InvalidOrder, PreflightFailed):  # a hook's receipt that cannot be kept is one of these
+            except (InvalidOrder, PreflightFailed):  # for example, the receipt of a hook cannot be stored
                 assert not await self.views(scope)
                 assert not self.bank.open
                 return
@@ -249,7 +249,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Ru
 def test_a_new_process_can_read_show_and_resolve_any_accepted_call(
     bench: tuple[asyncio.Runner, Bench], fields: Any, call: Any, receipt: Any
 ):
-    """Otherwise a sent payment is in an unreadable row and its hold is never released."""
+    """Without this, a sent payment ends in a row that cannot be read, and its hold is never released."""
     runner, made = bench
     runner.run(made.carry_out(fields, call, receipt))
 

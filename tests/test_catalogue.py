@@ -1,4 +1,4 @@
-"""All messages of the package in one file, `catalogue.txt`, where they can be read and compared.
+"""The list of all messages of the package, `catalogue.txt`, which can be read and compared.
 
 After a change of a message or a help text, run ``python -m tests.test_catalogue`` to update the file.
 """
@@ -24,15 +24,15 @@ AVOIDED = re.compile(
     r"|nobody can be asked|for whom|as it was written|was not to be|something true)\b",
     re.IGNORECASE,
 )
-"""Expressions that confuse readers."""
+"""Expressions that messages must not contain, because they confuse readers."""
 
 VALUE = re.compile(r"\{[^}]*\}")
-"""A placeholder of an f-string."""
+"""The placeholder for a value in an f-string."""
 
 NOT_ENGLISH = re.compile(
     r"^\s*([A-Z]+ [A-Z]+|SELECT|INSERT|UPDATE|DELETE|WITH|PRAGMA|BEGIN|SET|AND|<)\b|^\s*(<|-- )|://\S+$"
 )
-"""SQL, markup and addresses."""
+"""Matches SQL, markup and addresses."""
 
 
 def text_of(node: ast.AST) -> str | None:
@@ -60,7 +60,7 @@ def literals(node: ast.AST) -> Iterator[str]:
 
 
 def is_message(text: str) -> bool:
-    """Return whether ``text`` is English: two words in a row, outside of values."""
+    """Return whether ``text`` is English, that is, has two words in a row outside of values."""
     words = VALUE.sub("", text)
     return (
         bool(re.search(r"[a-z]{2,}[,:;]? [a-z]{2,}", words))

@@ -74,7 +74,7 @@ async def sanctions(_):
 
 
 async def observe_async(_):
-    """Not an observer."""
+    """An async function, which is not a valid observer."""
 
 
 @each(
@@ -266,7 +266,7 @@ async def test_the_environments_journal_is_closed_with_the_client(environment):
 
 
 async def test_a_journal_that_cannot_be_opened_raises_when_the_client_is_entered(environment, tmp_path):
-    """The error must not wait for the first payment, hours after the deployment."""
+    """Otherwise, the error would appear with the first payment, hours after the deployment."""
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "nowhere" / "journal.db"))
     client = TransferClient.from_env()
     with pytest.raises(JournalFailed, match=r"could not be opened \(FileNotFoundError\)"):
@@ -409,7 +409,7 @@ async def test_all_faults_of_the_arguments_are_raised_at_once_and_nothing_happen
 
 
 async def test_a_stored_reply_that_is_no_longer_readable_is_returned_by_its_id(world: World):
-    """Otherwise a bank that checks before placing a hold sees a doubt although its order exists."""
+    """Without this, a bank that checks before it places a hold sees a doubt although its order exists."""
     async with world.client() as client:
         order = await client.create_order(new_order(), key="k")
         memory = world.journal.journal
@@ -422,7 +422,7 @@ async def test_a_stored_reply_that_is_no_longer_readable_is_returned_by_its_id(w
 
 
 async def test_a_free_key_shows_whether_it_was_refused_or_never_sent(world: World):
-    """Otherwise a bank that checks first places another hold for a refused order."""
+    """Without this, a bank that checks first places another hold for a refused order."""
     await world.fails(Refused, refused_order(), key="refused")
     world.bank.place_error = HoldFailed("no funds")
     await world.fails(HoldFailed, key="unsent")
@@ -521,15 +521,15 @@ async def test_an_invalid_timeout_does_not_close_the_client(service):
 
 
 async def collected(live):
-    """Return the warnings about what ``live`` leaves behind."""
+    """Return the warnings about objects that ``live`` did not close."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    gc.collect()  # what others left behind is not told here
+    gc.collect()  # so that unclosed objects of other tests are not reported
     told = []
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         await live()
         gc.collect()
-        while heard:  # each holds what it warns of, and that may hold more
+        while heard:  # each warning keeps its object alive, which may keep others alive
             told += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
             heard.clear()
             gc.collect()
@@ -601,7 +601,7 @@ async def test_a_call_without_an_order_never_releases_the_hold_of_a_created_key(
 
 @each("key", ["", " k", "k" * 201, "k\x00", 7, b"k"])
 async def test_a_key_refused_here_may_have_an_order_elsewhere(service, key: Any):
-    """Another version, or a Python with another Unicode, may have accepted it."""
+    """Another version, or a Python with another version of Unicode, may have accepted the key."""
     async with TransferClient(service.base_url, "abc") as client:
         error = await failure(client.create_order(new_order(), key=key))
 

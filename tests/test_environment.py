@@ -1,4 +1,4 @@
-"""The user's environment does not affect the tests; the client takes no proxy or login from it."""
+"""The user's environment does not affect the tests, and the client takes no proxy or login from it."""
 
 import ast
 import json
@@ -39,11 +39,11 @@ SET = {
 
 
 if not str(ROOT).isascii() or not sys.prefix.isascii():
-    del SET["LC_ALL"]  # Python itself does not start in such a directory with an ASCII locale.
+    del SET["LC_ALL"]  # With an ASCII locale, Python itself does not start in such a directory.
 
 
 def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with an environment of only a search path and the given variables."""
+    """Run Python with only a search path and the given environment variables."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_start_is_one_error(monkeypatch: pytest.MonkeyPatch
 
 FOLDERS = ("transfer_async", "tests", "docs", "benchmarks", ".ci")
 MAY_GUESS = re.compile(r"\bopen\(|read_text|write_text|text=True|universal_newlines")
-"""Only files with one of these texts are parsed: parsing takes most of the time."""
+"""Only files that contain one of these texts are parsed, because parsing is slow."""
 
 
 def files() -> Iterator[Path]:
@@ -96,7 +96,7 @@ def files() -> Iterator[Path]:
 
 
 def guesses_the_encoding(call: ast.Call) -> bool:
-    """Whether it reads or writes text in whatever encoding the locale has; ruff finds some of these only."""
+    """Return whether a call reads or writes text in the locale's encoding. Ruff finds only some of them."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
     if "encoding" in words:

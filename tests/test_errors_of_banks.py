@@ -1,4 +1,4 @@
-"""For any exception of a bank's code, a call raises a library error and the journal keeps working."""
+"""If a bank's code raises any exception, the call raises a library error and the journal keeps working."""
 
 import asyncio
 import copy
@@ -48,7 +48,7 @@ T = TypeVar("T")
 Make = Callable[[], BaseException]
 DEEP = 1500
 HANG = 60.0
-"""Seconds: only a call that hangs for ever meets this limit."""
+"""A timeout in seconds that only a hanging call reaches."""
 
 
 # --- the errors -------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class FrozenNo(PreflightFailed):
 
 
 class ReservedNo(PreflightFailed):
-    """Reports that nothing was done, but cannot be copied, read or written."""
+    """Says that nothing was done, but cannot be copied, read or shown."""
 
     def __init__(self) -> None:
         pass
@@ -228,7 +228,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 FEW_ERRORS = ("one whose text raises", "GeneratorExit", "a cancellation that nobody asked for")
-"""The errors that are tested by default, and with PostgreSQL: both stores share the code that encrypts."""
+"""The errors that run by default, and with PostgreSQL, because both journals share the encryption code."""
 
 
 async def in_time(call: Awaitable[T]) -> T:
@@ -237,7 +237,7 @@ async def in_time(call: Awaitable[T]) -> T:
 
 
 async def ends(call: Awaitable[object]) -> TransferError:
-    """Return the library error of the call; check that it can be shown, copied and pickled."""
+    """Return the library error of the call. Check that it can be shown, copied and pickled."""
     with pytest.raises(TransferError) as caught:
         await in_time(call)
     error = caught.value
@@ -249,7 +249,7 @@ async def ends(call: Awaitable[object]) -> TransferError:
 
 
 def each_error(test: Callable[..., Awaitable[None]]) -> Any:
-    """Run the test for a few of `ERRORS`, and in the trials for all, each in its own world."""
+    """Run the test for a few of `ERRORS` (in trials, for all), each in its own world."""
 
     @pytest.mark.parametrize(
         "names",
@@ -266,7 +266,7 @@ def each_error(test: Callable[..., Awaitable[None]]) -> Any:
 
 
 class Steps:
-    """A hook before all others, which must be undone for any error of another one."""
+    """A hook before all others, which must be undone after any error of another hook."""
 
     name = "first"
 
@@ -285,7 +285,7 @@ class Steps:
 
 
 class Breaking:
-    """A hook that raises where a test says."""
+    """A hook that raises where the test requests it."""
 
     name = "breaking"
 
@@ -360,7 +360,7 @@ BEFORE_THE_REQUEST: dict[str, tuple[type[TransferError], Callable[[Make], dict[s
     ),
     "the token": (TokenUnavailable, lambda make: {"token": _raising(make)}),
 }
-"""The bank's code that raises, by name, with the error of the call."""
+"""The callables of a bank that raise, by name, with the resulting error of the call."""
 FOUND = {
     "a look-up of a beneficiary": MatchResult.NOT_POSSIBLE,
     "a question about a beneficiary": MatchResult.CLOSE_MATCH,
@@ -525,7 +525,7 @@ async def test_a_journal_that_cannot_be_read_raises_journal_failed(world: World,
 
 
 class OddSeal:
-    """Stores as it is given; raises where a test says."""
+    """Stores values unencrypted, and raises where the test requests it."""
 
     def __init__(self) -> None:
         self.on_sealed: Callable[[], BaseException] | None = None
@@ -544,7 +544,7 @@ class OddSeal:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[OddSeal], Any]:
-    """Makes a journal with a seal, in one place for the whole test."""
+    """Return a function that creates a journal with a seal, always in the same place."""
     if request.param == "sqlite":
         return lambda seal: SQLiteJournal(tmp_path / "journal.db", seal=seal)
     database = request.getfixturevalue("database")
@@ -562,7 +562,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[OddSeal],
 async def test_an_encryption_that_raises_any_error_does_not_stop_the_journal(
     world: World, store: Callable[[OddSeal], Any], names: Iterable[str]
 ):
-    """Otherwise every call of the same commit and every later one waits for ever."""
+    """Without this, every call of the same commit, and every later one, waits for ever."""
     for number, make in enumerate(ERRORS[name] for name in names):
         seal = OddSeal()
         async with store(seal) as journal:

@@ -1,6 +1,6 @@
-"""The layers of the package: a module imports from its own package or from a lower layer, never in a cycle.
+"""The layers of the package: a module imports only its own package or lower layers, and never in a cycle.
 
-Imports in functions and for type checkers count, too.
+Imports within functions and for type checkers count, too.
 """
 
 import ast
@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "transfer_async"
 LAYERS = {
     "__main__": 11,
     "_cli": 10,
-    "testing": 9,  # It may use all public packages.
-    "transfer_async": 8,  # It imports its names from `_public`.
+    "testing": 9,  # may use all public packages
+    "transfer_async": 8,  # imports its names from `_public`
     "_public": 7,  # the public names
     "integrations": 7,
     "desk": 7,
@@ -33,10 +33,10 @@ LAYERS = {
     "_lazy": 0,
     "sandbox": 0,
 }
-"""The layer of each package. The sandbox has its own parser, so that a parsing error of ours shows."""
+"""The layer of each package. The sandbox's own parser exposes parsing errors of the package."""
 
 ALSO_BY = {"sandbox": {"_cli", "testing"}}
-"""Packages that only these packages may import, although others are in higher layers."""
+"""Packages that only these packages may import, although other packages are in higher layers."""
 
 
 def module_of(path: Path) -> str:
@@ -77,7 +77,7 @@ def package_of(module: str) -> str:
 
 
 def upward_imports(graph: dict[str, set[str]]) -> list[str]:
-    """Return a line for each import of a higher layer, or of another package in the same layer."""
+    """Return a line for each import of a higher layer or of another package in the same layer."""
     return [
         f"{importer} (layer {LAYERS[here]}) imports {imported} (layer {LAYERS[there]})"
         for importer, found in graph.items()
@@ -88,7 +88,7 @@ def upward_imports(graph: dict[str, set[str]]) -> list[str]:
 
 
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Return one cycle of imports, from a module back to itself; empty if there is none."""
+    """Return one cycle of imports that starts and ends with the same module; empty if there is none."""
     done: set[str] = set()
 
     def search(name: str, way: list[str]) -> list[str]:
@@ -163,13 +163,13 @@ FOR_TYPES = re.compile(r"isinstance\([\w.]+, \w+\)|[\w.]+ is not None")
 
 
 def is_a_check(node: ast.Assert) -> bool:
-    """Return whether an assert is a check, not only for type checkers. ``python -O`` skips it."""
+    """Return whether an assert checks something at runtime, which ``python -O`` would skip."""
     tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
     return not all(FOR_TYPES.fullmatch(ast.unparse(test)) for test in tests)
 
 
 def test_no_check_of_the_package_is_left_out_by_optimized_python():
-    """The contracts are excluded: they are tests, and pytest keeps their asserts."""
+    """The contract tests are excluded, because pytest keeps their asserts."""
     left_out = [
         f"{name}:{node.lineno}"
         for name, found in nodes().items()

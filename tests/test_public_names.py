@@ -1,4 +1,4 @@
-"""Public names, their signatures, and the cost of importing them."""
+"""The public names, their signatures, and the cost of importing them."""
 
 import ast
 import importlib
@@ -60,7 +60,7 @@ def test_a_public_module_has_exactly_the_listed_names(module):
 
 
 def test_only_public_modules_have_a_list_of_names():
-    """A package or an integration without an underscore in its path is public, so it must list its names."""
+    """A package or integration whose path has no underscore is public, so it must list its names."""
     public = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in PACKAGE.rglob("*.py")
@@ -73,7 +73,8 @@ def test_only_public_modules_have_a_list_of_names():
 
 def test_a_public_module_imports_no_other_name():
     modules = {path.stem for path in PACKAGE.iterdir()}
-    names = {name for name in vars(transfer_async) if not name.startswith(("_", "@"))}  # "@": pytest's own
+    # "@" marks pytest's own names.
+    names = {name for name in vars(transfer_async) if not name.startswith(("_", "@"))}
 
     assert names - modules == set(transfer_async.__all__) - modules
 
@@ -126,7 +127,7 @@ def test_importing_a_package_alone_imports_nothing_heavy():
 
 @pytest.fixture(scope="module")
 def imported():
-    """The modules after the import of the package, after that of all its names, and with the first client."""
+    """Return the modules imported with the package, with all its names, and with a client."""
     code = """if True:
         import sys, transfer_async
         print(*sys.modules)
@@ -176,7 +177,7 @@ def function_line(node):
 
 
 def member_lines(body):
-    """Yield the fields, constants and methods of a class without an underscore, and ``__init__``."""
+    """Yield the public fields, constants and methods of a class, and ``__init__``."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             line, name = function_line(node), node.name
@@ -202,7 +203,7 @@ def definition(one):
 
 
 def signature_lines(one, name, public):
-    """Yield the line of a public name, then those of its members and of its private base classes."""
+    """Yield the line of a public name, then the lines of its members and of its private base classes."""
     if inspect.isclass(one):
         ours = [
             kind
@@ -218,7 +219,7 @@ def signature_lines(one, name, public):
 
 
 def public_signatures():
-    """Return the text of `public_signatures.txt`. Each name is in the first module that has it."""
+    """Return the text of `public_signatures.txt`. Each name appears in the first module that exports it."""
     lines = [f"# Signatures of all public names. A change of this file changes the API: {UPDATE}"]
     homes = {}
     for module in PROMISED:
@@ -235,7 +236,7 @@ def public_signatures():
 
 
 def test_the_public_signatures_are_those_of_the_list():
-    """If you intend to change the API, write that into the changelog, and run UPDATE."""
+    """If you intend to change the API, add that to the changelog, and run UPDATE."""
     assert public_signatures() == SIGNATURES.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""No secret appears in an error, in its chained errors, in its pickle, or in a log line."""
+"""No secret appears in an error, its chained errors, its pickle, or a log line."""
 
 import asyncio
 import base64
@@ -58,9 +58,9 @@ PASSWORD = "cr3dential-of-the-proxy"
 HEADERS = {"X-Gateway-Key": "cr3dential-of-the-gateway"}
 BASIC = base64.b64encode(f"cr3dential-user:{PASSWORD}".encode()).decode()
 CREDENTIALS = ("cr3dential", BASIC)
-"""Come out nowhere at all."""
+"""Secrets that must never appear anywhere."""
 SECRETS = (*CREDENTIALS, "s3cr3t")
-"""Of people and of the service's words: come out only where an error's docstring says so."""
+"""Personal data and the service's texts. They may appear only where an error's docstring says so."""
 WORDS = b'{"message": "s3cr3t words", "bvn": "s3cr3t"}'
 DOCUMENTED = {"body", "raw", "message", "receipts", "order", "key"}
 
@@ -85,7 +85,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def shown(error: BaseException) -> Iterator[tuple[str, str]]:
-    """Return every readable part of one error and its content."""
+    """Return every readable part of an error, with its content."""
     own = {name: value for name, value in vars(error).items() if name not in DOCUMENTED}
     yield "str", str(error)
     yield "repr", repr(error)
@@ -98,7 +98,7 @@ def shown(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def pickled(error: BaseException) -> str:
-    """Return the pickle of an error, if it has one."""
+    """Return the pickle of an error, if it can be pickled."""
     try:
         return pickle.dumps(error).decode("latin-1")
     except (TypeError, AttributeError, pickle.PicklingError):
@@ -124,7 +124,7 @@ def leaks(error: BaseException) -> list[str]:
 
 @define
 class Bank:
-    """A bank whose client knows all the secrets."""
+    """A bank whose client knows all secrets."""
 
     settings: dict[str, Any] = field(factory=dict)
 
@@ -132,7 +132,7 @@ class Bank:
         return "s3cr3t-hold"
 
     async def release(self, _: Any, __: str | None) -> None:
-        """Nothing to be done."""
+        """Do nothing."""
 
     @asynccontextmanager
     async def client(self, url: str, **settings: Any) -> AsyncIterator[TransferClient]:
@@ -157,7 +157,7 @@ async def failure(work: Awaitable[object]) -> BaseException:
 
 
 def behind(script: Script, **settings: Any) -> Callable[[Bank], AsyncIterator[BaseException]]:
-    """An order, and a read, that meet ``script``."""
+    """Return a function that yields the errors of an order and a read with a server that runs ``script``."""
 
     async def errors(bank: Bank) -> AsyncIterator[BaseException]:
         async with serving(script) as server:
@@ -177,7 +177,7 @@ class _NoNames(aiohttp.abc.AbstractResolver):
         raise OSError(None, "DNS lookup failed")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 async def no_name(bank: Bank) -> AsyncIterator[BaseException]:
@@ -194,7 +194,7 @@ async def no_tls(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 def proxied(script: Script, scheme: str) -> Callable[[Bank], AsyncIterator[BaseException]]:
-    """A proxy that asks for a password."""
+    """Yield the error with a proxy that requires a password."""
 
     async def errors(bank: Bank) -> AsyncIterator[BaseException]:
         async with serving(script) as server:
@@ -230,7 +230,7 @@ async def wrong_settings(_: Bank) -> AsyncIterator[BaseException]:
 
 
 async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
-    """A hook, a look-up, a token callable that speak HTTP themselves, with their own token."""
+    """Yield the errors of a hook, a look-up and a token callable that make their own HTTP requests."""
 
     async def ask(*_: Any) -> Any:
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
@@ -256,7 +256,9 @@ async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
-    """A token callable that gives what can be none, and one that has no other after a 401."""
+    """Yield the errors of a token callable that returns an invalid token, and of one with no other token
+    after a 401.
+    """
 
     async def with_its_line_end() -> str:
         return f"{TOKEN}\n"
@@ -277,7 +279,7 @@ async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
-    """Use a database whose errors contain the values of a row and of an address."""
+    """Yield errors of a database that contain the values of a row and of an address."""
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):
@@ -316,7 +318,7 @@ async def unreadable(_: Bank) -> AsyncIterator[BaseException]:
 
 @define
 class _Quote:
-    """A class of the bank whose error shows the refused value."""
+    """A bank's class whose errors contain the refused value."""
 
     bvn: str = ""
 
@@ -362,7 +364,7 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
 
 
 async def test_no_secret_is_in_any_error_or_log(caplog: pytest.LogCaptureFixture):
-    """A token in a cause's ``request_info`` is in every error tracker that a bank uses."""
+    """Without this, the token in an error's ``request_info`` reaches every error tracker of a bank."""
     caplog.set_level(logging.DEBUG)
     for name, broken in BROKEN.items():
         errors = [error async for error in broken(Bank())]
@@ -372,7 +374,7 @@ async def test_no_secret_is_in_any_error_or_log(caplog: pytest.LogCaptureFixture
             twin = pickle.loads(pickle.dumps(error))
             assert (type(twin), str(twin), vars(twin).keys()) == (type(error), str(error), vars(error).keys())
     del errors, error, twin
-    gc.collect()  # of what is not closed, asyncio and aiohttp tell
+    gc.collect()  # asyncio and aiohttp log objects that were not closed
     assert not [told for told in map(_told, caplog.records) if any(one in told for one in SECRETS)]
 
 
@@ -381,7 +383,7 @@ async def _errors(name: str) -> list[BaseException]:
 
 
 def _in_frames(error: BaseException) -> Iterator[str]:
-    """What rich draws of a traceback's variables, as some have it in their logs."""
+    """Return the variables of a traceback as rich shows them in some logs."""
     for one in chain(error):
         for frame, _ in traceback.walk_tb(one.__traceback__):
             if "/transfer_async/" in frame.f_code.co_filename:
@@ -402,7 +404,7 @@ def test_no_token_or_configured_header_is_in_any_frame_of_an_error(name: str):
 
 
 def drawn(error: BaseException) -> list[str]:
-    """Every variable of every frame of ours and of the drivers, as rich and others draw it."""
+    """Return all variables in frames of the package and its drivers, as rich and other tools show them."""
     return [
         f"{one.__class__.__name__} {frame.f_code.co_qualname}: {name} = {text}"
         for one in chain(error)
@@ -414,7 +416,7 @@ def drawn(error: BaseException) -> list[str]:
 
 
 def wrong(**settings: Any) -> Callable[[pytest.MonkeyPatch, Path], Any]:
-    """A client with that setting, and a good token."""
+    """Return a function that creates a client with a wrong setting and a valid token."""
 
     def make(_: pytest.MonkeyPatch, __: Path) -> Any:
         return TransferClient(**{"base_url": "https://host", "token": TOKEN, "headers": HEADERS, **settings})
@@ -472,7 +474,7 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
 
 @each("mistake", MISTAKES)
 def test_an_invalid_setting_leaves_no_secret_in_any_frame(mistake: Any):
-    """A token from a file that ends in a line break would be seen by an error tracker."""
+    """Without this, an error tracker shows a token that was read with its line break from a file."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:
         with pytest.raises((ValueError, TypeError)) as caught:
             mistake(patch, Path(path))
@@ -589,7 +591,7 @@ strict = pytest.mark.skipif(
     ],
 )
 async def test_a_cause_that_is_chained_unchanged_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
-    """A deliberate fault: if errors of aiohttp and asyncpg are not replaced, the test above fails."""
+    """This plants a fault: if errors of aiohttp and asyncpg are not replaced, the test above must fail."""
     monkeypatch.setattr(causes, "_may_hold_secrets", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])
@@ -600,12 +602,12 @@ async def test_a_cause_that_is_chained_unchanged_is_found(name: str, monkeypatch
 CLASSES = [
     kind
     for module in pkgutil.walk_packages(transfer_async.__path__, "transfer_async.")
-    if not re.search(r"__main__|\.(sandbox|testing)\b", module.name)  # whose orders are nobody's
+    if not re.search(r"__main__|\.(sandbox|testing)\b", module.name)  # these packages contain no real orders
     for kind in vars(importlib.import_module(module.name)).values()
     if isinstance(kind, type)
     and kind.__module__ == module.name
     and (attrs.has(kind) or hasattr(kind, "__struct_fields__"))
-    and not hasattr(kind, "__post_init__")  # it takes no texts
+    and not hasattr(kind, "__post_init__")  # such a class does not accept arbitrary texts
 ]
 
 
@@ -616,7 +618,7 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 
 
 def _filled(kind: Any) -> Any:
-    """One whose every field says its own name."""
+    """Return an object in which every field contains its own name."""
     made = {name: f"<{name}>" for name in _field_names(kind)}
     if hasattr(kind, "__struct_fields__"):
         return kind(**made)
@@ -628,7 +630,7 @@ def _filled(kind: Any) -> Any:
 
 @each("kind", CLASSES)
 def test_rich_shows_no_more_of_an_object_than_its_repr(kind: type):
-    """Some show every traceback with rich, which reads the fields by itself."""
+    """Some users show every traceback with rich, which reads an object's fields itself."""
     one = _filled(kind)
     shown = [
         [name for name in _field_names(kind) if f"<{name}>" in text] for text in (repr(one), pretty_repr(one))

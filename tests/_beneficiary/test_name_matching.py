@@ -119,9 +119,7 @@ def people(tradition: str, count: int) -> list[PersonName]:
 
 
 def are_one(a: PersonName, b: PersonName) -> bool:
-    """Return whether two names differ only in ways that the matcher ignores: accents, or swapped first and
-    last names.
-    """
+    """Return whether two names differ only in accents or in swapped first and last names."""
     bare = [tuple(map(transliteration.without_marks, (person.first, person.last))) for person in (a, b)]
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
@@ -233,9 +231,7 @@ comparison took millions of calls and blocked the event loop for seconds.
 
 
 def work(one: PersonName, other: PersonName) -> int:
-    """Count the calls, of Python and C functions, of one comparison. The count does not depend on the
-    machine's load.
-    """
+    """Count the Python and C calls of one comparison, which don't depend on the machine's load."""
     calls = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:

@@ -1,6 +1,4 @@
-"""Commands and outcomes as JSON: exact and complete. A message with anything unknown is refused as a
-whole.
-"""
+"""Commands and outcomes as JSON: exact and complete. A message with an unknown part is refused."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

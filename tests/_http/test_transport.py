@@ -440,7 +440,7 @@ async def relay(connection: Connection, address: str) -> None:
 
 
 async def proxies(connection: Connection) -> None:
-    """Act as a proxy: open tunnels, and answer plain requests as the service would."""
+    """Act as a proxy: open tunnels, and answer unencrypted requests as the service would."""
     request = await connection.request()
     if request is None:
         return

@@ -1,4 +1,4 @@
-"""The last check before the first byte, on sockets that are ready, closed or have bytes waiting."""
+"""The last check before a request's first byte, on sockets that are ready, closed, or have unread bytes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ async def test_the_check_is_the_same_without_poll(connection: Connection, monkey
 
 
 class Request:
-    """The part of aiohttp's request that the guard wraps."""
+    """The part of aiohttp's request object that the guard wraps."""
 
     def __init__(self) -> None:
         self.sent_on: list[Connection] = []

@@ -118,9 +118,7 @@ def test_every_class_of_the_tree_is_covered_by_these_tests():
 
 @EACH
 def test_unset_details_have_defaults_and_the_outcome_can_be_set(kind):
-    """An order that was invalid cannot exist, and a read creates none. Other errors must set
-    ``order_may_exist``.
-    """
+    """An invalid order cannot exist, and a read creates none. Other errors must set ``order_may_exist``."""
     error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
     told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
 

@@ -62,9 +62,7 @@ def test_a_key_that_looks_like_another_is_invalid(key: str):
 
 @pytest.mark.parametrize("key", [LOOK_ALIKES[name] for name in EVERYWHERE], ids=EVERYWHERE)
 async def test_a_key_that_looks_like_another_is_refused_by_every_method(world: World, key: str):
-    """Without this, a blank from a spreadsheet, or another encoding of an accent, pays the same invoice
-    twice.
-    """
+    """Without this, a blank from a spreadsheet, or another encoding of an accent, pays an invoice twice."""
     desk = Operators(world.journal, world.scope)
     async with world.client() as client:
         for door in (
@@ -123,9 +121,7 @@ def test_every_character_that_unicode_ignores_counts_as_invisible():
 
 @ONLY_IN_TRIALS
 def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
-    """The test uses the 6,000 glyphs of DejaVu Sans: keys must not contain a character whose glyph is
-    empty.
-    """
+    """In DejaVu Sans, which has 6,000 glyphs, every character with an empty glyph is refused."""
     pytest.importorskip("fontTools", reason="it reads the font")
     from fontTools.ttLib import TTFont
     from matplotlib import get_data_path
@@ -144,9 +140,7 @@ def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
 
 
 def test_characters_named_blank_are_refused_in_keys():
-    """Exceptions are characters that are visible despite their name: symbols for a blank, and line
-    fillers.
-    """
+    """Exceptions are visible characters despite their name: symbols for a blank, and line fillers."""
     named = re.compile(r"\b(BLANK|FILLER|NULL|INVISIBLE|JOINER|SELECTOR|SPACE)\b")
     blank = {one for one in map(chr, range(0x110000)) if named.search(unicodedata.name(one, ""))}
 

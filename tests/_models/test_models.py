@@ -438,8 +438,7 @@ def test_an_order_of_any_readable_depth_can_be_written_copied_and_compared(level
 
 # --- what a repr shows --------------------------------------------------------------------------
 
-# The fields that a repr may show: ids, currencies, amounts, flags and roles; of a request, its key, method
-# and countries.
+# A repr may show ids, currencies, amounts, flags and roles; of a request, its key, method and countries.
 SHOWN = {
     *("id", "user_id", "created_by", "order_id", "key", "held", "send_before", "role"),
     *("poster_currency", "matcher_currency", "transaction_fee_currency", "currency_code", "currency_name"),

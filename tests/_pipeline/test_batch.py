@@ -1,4 +1,4 @@
-"""Many orders at once: in-flight orders and memory stay within the limit for any input."""
+"""Creating many orders at once: for any input, orders in flight and memory stay within the limit."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ ORDER = new_order()
 
 @pytest.fixture(autouse=True)
 async def nothing_hangs() -> AsyncIterator[None]:
-    """Check that no task is left over and that none ended with an unretrieved error."""
+    """Check that no task is still running, and that no task's error was ignored."""
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
     yield
@@ -32,7 +32,7 @@ async def nothing_hangs() -> AsyncIterator[None]:
 
 
 class Input:
-    """An endless input that counts what is taken from it, or one that ends in an error."""
+    """An endless input, or one that ends in an error. It counts the items that the batch takes."""
 
     def __init__(self, *, fails_after: int | None = None) -> None:
         self.taken = 0
@@ -64,7 +64,7 @@ BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 class Service:
-    """Returns made-up orders and counts how many calls run at once."""
+    """A fake service that returns orders and counts concurrent calls."""
 
     def __init__(self, order: Order, *, fails: Callable[[str], bool] = lambda _: False) -> None:
         self.order, self.fails = order, fails
@@ -246,7 +246,7 @@ class Plain:
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
 async def test_an_error_raised_before_the_input_can_be_awaited_also_follows_earlier_results(service, error):
     told = []
-    with pytest.raises(error):  # a cancelled input is not taken for one that has ended
+    with pytest.raises(error):  # the batch must not treat a cancelled input as finished
         async with batch(service, Plain(error())) as results:
             async for result in results:
                 told.append(result)  # noqa: PERF401 - as above
@@ -331,7 +331,7 @@ async def test_results_are_yielded_while_the_input_is_waiting(service):
 
 
 class Holding:
-    """An endless input that holds a task-bound resource and records when it releases it."""
+    """An endless input with a resource that must be released in the same task. It records the release."""
 
     def __init__(self, *, waits: asyncio.Event | None = None) -> None:
         self.waits, self.closing = waits, asyncio.Event()
@@ -371,7 +371,7 @@ async def test_leaving_closes_an_idle_input_in_its_own_task(service, slow):
 
 
 async def cancelled_at_work(service: Service, requests, concurrency: int) -> None:
-    """A consumer that takes one result and is cancelled later."""
+    """Consume one result, and be cancelled later."""
 
     left_running = None
 
@@ -588,8 +588,7 @@ async def test_closing_the_client_ends_an_endless_input(world, kind):
             if len(told) == 3:
                 await client.close()
 
-    # Four orders are in flight when the client is closed. Each completed one lets the batch take one more,
-    # which is refused.
+    # When the client is closed, four orders are in flight. Each lets one more be taken, which is refused.
     assert len(told) == source.taken <= 3 + 4 + 4
     assert isinstance(told[-1].error, ClientClosed)
     assert sum(result.order is not None for result in told) == len(world.sandbox.orders)

@@ -1,4 +1,4 @@
-"""Cancelling a caller or closing its client at every loop turn: the record stays correct."""
+"""A caller is cancelled, or its client closed, at every loop turn; the record stays correct."""
 
 import asyncio
 from collections.abc import Callable
@@ -272,7 +272,7 @@ def begin(client: TransferClient, key: str = "k") -> asyncio.Task[Order]:
 
 
 async def cancelled(caller: asyncio.Task[Order]) -> None:
-    """Cancel a caller and wait until the cancellation is raised."""
+    """Cancel a caller, and wait until it raises the cancellation."""
     caller.cancel()
     await over(caller)
 

@@ -296,7 +296,7 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
 async def test_the_error_of_an_answer_has_its_key_attempts_and_receipts(
     world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool
 ):
-    """All answers and their errors are in tests/faults/test_failure_table.py."""
+    """tests/faults/test_failure_table.py covers all responses and their errors."""
     world.sandbox.faults.add(fault, times=None)
     told = await world.fails(error, retry=RetryPolicy(attempts=2))
 
@@ -359,7 +359,7 @@ async def test_an_answer_with_a_duplicate_id_or_user_is_a_doubt(world: World, tw
 
 @frozen
 class _SaidTwice(Fault):
-    """Create the order, and repeat one field in its answer."""
+    """A fault that creates the order and repeats one field in the response."""
 
     name: ClassVar[str] = "said-twice"
     twin: bytes
@@ -429,7 +429,7 @@ async def test_the_history_of_attempts_has_number_status_time_and_request_id(wor
     first, second = refused.attempts
     assert (first.number, first.status, first.request_id, first.error) == (1, 429, "r-1", "RateLimited")
     assert (second.number, second.status, second.request_id, second.error) == (2, 422, "r-2", "Refused")
-    assert first.seconds == second.seconds == 0.0  # the test's clock stands still
+    assert first.seconds == second.seconds == 0.0  # the test's clock does not advance
     assert [event.request_id for event in world.events_of(AttemptFailed)] == ["r-1", "r-2"]
 
 
@@ -464,7 +464,7 @@ async def test_a_created_order_refills_the_retry_budget(world: World):
 
 
 class Tokens:
-    """A token callable that returns an old token first."""
+    """A token callable that first returns an outdated token."""
 
     def __init__(self, world: World, *answers: Any) -> None:
         self.world = world
@@ -881,7 +881,7 @@ async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_th
 
 def test_keyboard_interrupt_is_passed_on_unchanged():
     end: BaseException = KeyboardInterrupt()
-    work: Any = None  # The work is added only to errors of the package.
+    work: Any = None  # Only the package's own errors get the work.
 
     assert create_order._deliverable(end, work) is end
 

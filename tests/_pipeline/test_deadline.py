@@ -49,7 +49,7 @@ def assert_never_sent(world: World, error: TransferError, *, limit: str = "deadl
 
 
 class Hanging(Gate):
-    """A callable that never returns and records after how many seconds it was cancelled."""
+    """A callable that never returns. It records the seconds until it was cancelled."""
 
     def __init__(self, loop_time: LoopTime) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ async def test_an_order_is_not_sent_if_writing_the_mark_outlasts_the_deadline(wo
 
 
 class Transport:
-    """A wrapper of the client's transport that records the time left and adds a delay."""
+    """A wrapper of the client's transport that delays requests and records the time left."""
 
     def __init__(self, world: World, client: TransferClient, *, takes: float = 0.0) -> None:
         self.left: list[float] = []

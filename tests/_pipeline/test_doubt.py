@@ -156,7 +156,7 @@ async def test_no_order_frees_the_key_and_undoes_the_hooks_after_settle_after_an
     assert world.bank.log == ["check", "place", "release", "undo check"]
     assert (await world.entry()).state is KeyState.FREE
     assert world.events_of(Resolved)[0].outcome is Outcome.REFUSED
-    assert len(world.sandbox.requests) == 1  # the SDK never sends again by itself after a doubt
+    assert len(world.sandbox.requests) == 1  # after a doubt, the SDK never sends the order again by itself
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,7 @@ async def test_no_order_frees_the_key_and_undoes_the_hooks_after_settle_after_an
 async def test_the_hold_of_a_possibly_suspended_sender_is_released_only_after_a_long_wait(
     world: World, settings: dict[str, Any], wait: float
 ):
-    """Without the wait, a sender suspended between its last check and the write would send later, without
-    a hold.
-    """
+    """Without the wait, a sender suspended between its last check and the write sends without a hold."""
     await world.crash(
         transitions.GoInDoubt
     )  # nobody knows when the order was sent, so all of the mark's time counts

@@ -1,4 +1,4 @@
-"""The cause of a doubt is recorded for operators and contains no personal data."""
+"""The cause of a doubt is recorded for operators without personal data."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ K = CauseKind
 
 
 async def cause(world: World) -> Cause:
-    """Return the cause that an operator sees."""
+    """Return the cause that operators see."""
     (doubt,) = await Operators(world.journal, world.scope, clock=world.time.clock).in_doubt()
     assert doubt.cause is not None
     return doubt.cause

@@ -476,7 +476,7 @@ async def test_a_key_that_cannot_be_written_does_not_block_the_others(world: Wor
 
 
 async def test_failures_of_single_keys_do_not_end_a_run(world: World):
-    """Only consecutive failures show that the journal is down."""
+    """Only consecutive failures indicate that the journal is down."""
     for number in range(8):
         await world.crash(transitions.MarkSending, key=f"k{number}")
     world.time.pass_(60.0)

@@ -157,7 +157,8 @@ async def test_a_hanging_undo_does_not_keep_doubts_from_being_asked_about(world:
 async def test_an_undo_that_fails_after_a_refutation_is_not_repeated_in_the_same_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(recovery, "BATCH", 1)  # The run reads the second key after its refutation.
+    # With this batch size, the run reads the second key after the refutation.
+    monkeypatch.setattr(recovery, "BATCH", 1)
     await world.owing("a")
     await in_doubt(world, 1, prefix="b")
     world.time.pass_(330.0)

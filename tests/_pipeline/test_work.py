@@ -1,4 +1,4 @@
-"""The work of a call: its attempts, as reported in errors and doubts."""
+"""The work of a call, that is its attempts, as errors and doubts report it."""
 
 from datetime import timedelta
 from types import SimpleNamespace

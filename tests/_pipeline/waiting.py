@@ -1,4 +1,4 @@
-"""Places where a call can wait, so that a test can interrupt it there."""
+"""Points at which a call can wait, so that a test can interrupt it there."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ ENDINGS = {
     "resolve": None,
     "resolve, of an old doubt": None,
 }
-"""What is on record as the end of a call that is cut off there; nothing of one that is in doubt."""
+"""For each point, the recorded end of a call that is interrupted there. Doubts have no recorded end."""
 
 
 async def waiting_at(world: World, gate: Gate, where: str) -> TransferClient:
-    """Yield a client whose next call waits at the gate."""
+    """Return a client whose next call waits at the gate."""
 
     async def another_token() -> str:
         if world.bank.open:

@@ -1,6 +1,4 @@
-"""Callables that a bank passes: awaitable ones are accepted, others are refused with a suggested
-correction.
-"""
+"""Callables that a bank passes: awaitable ones are accepted, others are refused with a correction."""
 
 from functools import partial, wraps
 from pathlib import Path

@@ -133,7 +133,7 @@ def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
     asyncio.run(client.known("k"))
     with pytest.raises(WrongEventLoop):
         asyncio.run(client.known("k"))
-    asyncio.run(client.close())  # allowed, because its loop has ended
+    asyncio.run(client.close())  # the client's loop has ended, so another one may close it
     with pytest.raises(ClientClosed) as caught:
         asyncio.run(client.known("k"))
 

@@ -63,9 +63,7 @@ class Stalling:
 def driven(
     *, until: float, limits: StepLimits, closed: int = 0, before: Callable[[Loop, Stop], None] | None = None
 ) -> tuple[StepStats, list[float]]:
-    """Send ten orders a second, or ``closed`` at once, to a stalling service. Return the statistics and
-    start times.
-    """
+    """Send ten orders a second, or ``closed`` at once. Return the statistics and the start times."""
     loop, stop = Loop(), Stop()
     service = Stalling(loop, until=until)
     driver = Driver(service.send, limits, StepStats(), stop)

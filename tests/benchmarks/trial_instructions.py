@@ -1,5 +1,5 @@
-"""The cost of an order has not grown. It is counted in instructions, which do not depend on the machine's
-load.
+"""The cost of an order has not grown. It is counted in instructions, so the machine's load does not
+matter.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that tests may stop and start."""
+"""A PostgreSQL server that tests can stop and start."""
 
 from collections.abc import Iterator
 

@@ -213,9 +213,7 @@ class PoolingProxy(Proxy):
             lent[0].writer.write(message.raw)
 
     async def _answer(self, lent: list[_Connection], writer: asyncio.StreamWriter) -> None:
-        """Forward the server's messages until the transaction ends, then return the connection to the
-        pool.
-        """
+        """Forward the server's messages until the transaction ends, then free the connection."""
         while lent:
             message = await read_message(lent[0].reader)
             if message.raw == IDLE:

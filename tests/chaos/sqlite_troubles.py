@@ -1,4 +1,4 @@
-"""Real faults of a journal's file, from the kernel and from SQLite, which a test begins and ends."""
+"""Real faults of a journal's file, caused by the kernel or SQLite, which a test can start and stop."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 class ReadOnlyFile:
-    """Every connection to the file refuses to write."""
+    """Make every connection to the file read-only."""
 
     error = "SQLITE_READONLY"
 
@@ -47,7 +47,7 @@ class ReadOnlyFile:
 
 
 class FullDisk:
-    """The kernel accepts no more bytes for any file of this process."""
+    """Let the kernel refuse further bytes in files of this process, as if the disk were full."""
 
     error = "SQLITE_IOERR"
 
@@ -62,7 +62,7 @@ class FullDisk:
 
 
 class LockedFile:
-    """Another process locks the file and does not end."""
+    """Lock the file in another process that does not end."""
 
     error = "SQLITE_BUSY"
 
@@ -86,7 +86,7 @@ class LockedFile:
 
 
 class CorruptFile:
-    """Everything but the first page is overwritten, and restored later."""
+    """Overwrite everything except the first page, and restore it later."""
 
     error = "SQLITE_CORRUPT"
 
@@ -100,9 +100,9 @@ class CorruptFile:
 
     def _corrupt(self) -> None:
         with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
-            db.execute("INSERT INTO scopes (name) VALUES ('nobody')")  # so that no cache is used
+            db.execute("INSERT INTO scopes (name) VALUES ('nobody')")  # prevents SQLite from using its cache
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._file = os.open(self._path, os.O_RDWR)  # Closing it would release SQLite's locks.
+            self._file = os.open(self._path, os.O_RDWR)  # closing it would release SQLite's locks
             (page,) = db.execute("PRAGMA page_size").fetchone()
             self._before = os.pread(self._file, 1 << 30, 0)
             os.pwrite(self._file, b"\xa5" * (len(self._before) - page), page)

@@ -1,4 +1,4 @@
-"""A journal that fails just before a transition, and the results for the call, the bank and the service."""
+"""A journal that fails just before a transition, and what follows for the call, the bank and the service."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ BEFORE_THE_REQUEST = (Claim, transitions.MarkSending)
 
 
 class Trouble(Protocol):
-    """A temporary fault of a store."""
+    """A temporary fault of a journal's store."""
 
     async def begin(self) -> None: ...
 
@@ -27,14 +27,14 @@ class Trouble(Protocol):
 
 @frozen
 class Struck:
-    """A call whose journal failed just before one of its transitions; the fault is over."""
+    """A call whose journal failed just before one of its transitions. The fault has ended."""
 
     world: World
     error: JournalFailed
     requests: int
 
     async def recover(self) -> None:
-        """Recover as the next worker does after the lease."""
+        """Run `recover` as the next worker does after the lease has ended."""
         self.world.time.pass_(LEASE)
         async with self.world.client() as client:
             await client.recover()
@@ -54,7 +54,7 @@ async def stormy_world(make: Callable[[World], Journal]) -> AsyncIterator[World]
 
 
 async def struck(world: World, trouble: Trouble, at: type) -> Struck:
-    """Begin the fault just before a transition of that kind; an earlier call was not affected."""
+    """Start the fault just before a transition of the given kind. An earlier call is not affected."""
     async with world.client() as client:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()

@@ -71,9 +71,7 @@ async def test_behind_pgbouncer_nothing_is_prepared_and_orders_work(database: st
 
 
 async def test_two_preparing_journals_behind_pgbouncer_do_not_interfere(database: str, bouncer: PgBouncer):
-    """Newer versions of PgBouncer track prepared statements. With an older one, both journals stop
-    preparing.
-    """
+    """New versions of PgBouncer track prepared statements. With an old one, both journals stop preparing."""
     dsn = bouncer.through(database)
     journals = [PostgresJournal(dsn, schema=schema, prepared=True) for schema in ("one", "other")]
     keys = [f"k-{number}" for number in range(30)]

@@ -20,7 +20,7 @@ CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]
 
 
 class RecordedJournal(PostgresJournal):
-    """Records its transitions, with their tokens and results."""
+    """A journal that records its transitions, with their tokens and results."""
 
     def __init__(self, dsn: str, *, timeout: float = 20.0) -> None:
         super().__init__(dsn, timeout=timeout)
@@ -32,7 +32,7 @@ class RecordedJournal(PostgresJournal):
 
 
 class Careful(RecordedJournal):
-    """Reads before every write."""
+    """A journal that reads before every write."""
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
@@ -134,7 +134,7 @@ async def test_a_commit_that_lands_while_being_looked_up_counts_as_committed(dat
     choose = Once(Cut.LATE)
     async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
         async with RecordedJournal(proxy.dsn) as journal:
-            for number in range(10):  # This is a race within the server.
+            for number in range(10):  # the server decides this race
                 choose.armed = True
                 await made(journal, claim(), key=f"k-{number}")
 
@@ -245,9 +245,7 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
 
 
 async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
-    """Run two workers for each key until the given number of cuts. Return the numbers of keys, steps and
-    errors.
-    """
+    """Run two workers for each key until enough cuts. Return the numbers of keys, steps and errors."""
     chance = random.Random(seed)
     async with PostgresJournal(database):  # creates the tables
         pass

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(not may_trace(), reason="strace cannot be used h
 
 
 def watched(directory: Path, *clients: object) -> list[list[str]]:
-    """Return the events of each client. ``clients`` has pairs: the number of orders, and the
-    ``synchronous`` level.
+    """Return the events of each client. ``clients`` has pairs: a number of orders and a ``synchronous``
+    level.
     """
     trace = directory / "trace"
     child = [sys.executable, "-m", "tests.chaos.write_order_child", str(directory)]

@@ -1,4 +1,4 @@
-"""Clients that write each step to their standard error, for a test that traces their system calls."""
+"""Clients that write each step to stderr, for a test that traces their system calls."""
 
 import asyncio
 import os

@@ -21,7 +21,7 @@ NEVER = 1e12
 
 
 class WrongBroker(TableBroker):
-    """A broker whose slots, deliveries and connection can be replaced by wrong ones."""
+    """A broker with slots, deliveries and a connection that subclasses replace by wrong ones."""
 
     Slot, Delivery, Connection = TableSlot, TableDelivery, TableConnection
 

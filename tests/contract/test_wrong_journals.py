@@ -329,7 +329,7 @@ class WritesEnds(OwnJournal):
 
 
 class KeepsAnEarlierEnd(WritesEnds):
-    """``COALESCE(excluded.ended_at, ended_at)``: a key in use or in doubt is deleted, and paid again."""
+    """Uses ``COALESCE(excluded.ended_at, ended_at)``: a key in use or in doubt is pruned, then paid again."""
 
     def ended_at(self, before, after, first):
         return before if after is None else after
@@ -421,7 +421,7 @@ class OneByOne(OwnJournal):
             return await self.moved(scope, key, move)
 
     async def moved(self, scope, key, move):
-        await asyncio.sleep(0)  # the connection to the store
+        await asyncio.sleep(0)  # stands for the connection to the store
         return await super().move(scope, key, move)
 
 

@@ -1,4 +1,4 @@
-"""Real kills: processes are killed, stopped and paused, and every broken promise is counted.
+"""Trials that kill, stop and pause real processes, and count every broken promise.
 
 - `workers`: clients on several journal objects, killed at named points and at random, on SQLite or PostgreSQL
 - `broker`: the command ``worker`` on NATS and PostgreSQL, which are restarted as well

@@ -1,4 +1,4 @@
-"""`python -m tests.crash workers --kills 300`: exit code 0 if every promise was kept, else 1."""
+"""`python -m tests.crash workers --kills 300`: the exit code is 0 if every promise was kept, else 1."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TRIALS = {
     "upgrades": "upgrades",
     "decisions": "decisions",
 }
-"""The trials, each with its module, which is only imported for its own trial: the imports take a second."""
+"""The trials and their modules. Importing takes a second, so a module is imported only for its own trial."""
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[ModuleType, argparse.Namespace]:
-    """Return the trial's module and its options: those that all trials have, and its own."""
+    """Return the trial's module and its options, both the common ones and its own."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("trial", choices=TRIALS)
     parser.add_argument("options", nargs=argparse.REMAINDER, help="TRIAL --help lists them")
@@ -40,7 +40,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[ModuleType, argparse.Namespa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one trial and print its table."""
+    """Run one trial and print its result as a table."""
     trial, options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="crash-") as directory:
         report = trial.run(options, Path(directory))

@@ -41,7 +41,7 @@ def lines(path: Path) -> Iterator[list[str]]:
 
 
 def open_holds(path: Path) -> dict[str, frozenset[str]]:
-    """Return the ids of the intents whose holds are open, by key."""
+    """Return the ids of the intents with open holds, by key."""
     holds: dict[str, set[str]] = {}
     for done, key, intent_id in lines(path):
         of_key = holds.setdefault(key, set())
@@ -53,7 +53,7 @@ def open_holds(path: Path) -> dict[str, frozenset[str]]:
 
 
 async def _pass_by(_: Point) -> None:
-    """Do nothing at a point."""
+    """Do nothing."""
 
 
 class Bank:
@@ -92,7 +92,7 @@ class Bank:
         return f"hold-{intent.id}"
 
     async def release(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Release it, if there is one."""
+        """Release the hold, if there is one."""
         assert receipt in (None, f"hold-{intent.id}")
         self._break_down(0.1)
         self._book.write("release", intent.key, intent.id)
@@ -132,7 +132,7 @@ class BackOffice:
         """Return the order's id, or `NO_ORDER`."""
         self._wanted.add(intent.key)
         async with self._one_at_a_time:
-            if intent.key in self._wanted:  # one reading serves all waiting calls
+            if intent.key in self._wanted:  # all waiting calls share one read
                 wanted, self._wanted = self._wanted, set()
                 self._found |= await asyncio.to_thread(self._look_for, wanted)
         return self._found.get(intent.key, NO_ORDER)
@@ -154,7 +154,7 @@ class BackOffice:
 
 
 def is_known(key: str) -> bool:
-    """Return whether `resolve_some` can end a doubt about the key."""
+    """Return whether `resolve_some` can resolve a doubt about the key."""
     return zlib.crc32(key.encode()) % 2 == 0
 
 

@@ -19,7 +19,7 @@ from transfer_async._cli.servers import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0
 ENDS = (0, 3, 5)
-"""The exit codes of a run that was not killed: all created, some refused, some in doubt."""
+"""The exit codes of a run that ended by itself: all created, some refused, some in doubt."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def _run_until_done(options: argparse.Namespace, file: Path, place: Place, troub
         if kill_when(fork(begin), is_due, until=until, chance=chance):
             kills += 1
             shares.pop(0)
-        else:  # the run ended before the kill: kill the next one earlier
+        else:  # the run ended first, so kill the next one earlier
             shares[0] *= chance.random()
     if shares:
         troubles.append(f"{len(shares)} runs could not be killed")

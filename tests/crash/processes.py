@@ -26,7 +26,7 @@ from tests.mutation.in_process import plant_for_good
 
 LARGEST = 65_536
 BROKEN = 70
-"""The exit code of a process whose own code failed."""
+"""The exit code of a process whose own code raised an error."""
 
 LAST_WORDS = 30.0
 """Seconds in which a process must end when it is told to stop."""
@@ -70,7 +70,7 @@ class Child:
             return json.loads(data) if data else None
 
     def send(self, number: int) -> None:
-        """Send a signal if the process runs."""
+        """Send a signal if the process is running."""
         if self.code is None:
             os.kill(self.pid, number)
 
@@ -184,7 +184,7 @@ def as_options(settings: Mapping[str, object]) -> list[str]:
 
 
 def last_words() -> str:
-    """Return the end of the log, or its last traceback."""
+    """Return the end of the log, or the last traceback in it."""
     return (
         Place.here().path("log").read_text(errors="replace", encoding="utf-8").split("Traceback")[-1][-2000:]
     )

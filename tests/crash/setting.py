@@ -28,7 +28,7 @@ SCOPE = "kills"
 DEADLINE = 0.8
 LEASE = 1.25
 PATIENCE = 0.5
-"""Seconds that a worker waits for a locked file."""
+"""Seconds for which a worker waits for a locked file."""
 
 POLICY = RetryPolicy(deadline=DEADLINE, first_delay=0.01, max_delay=0.1)
 
@@ -121,5 +121,5 @@ def order_of(key: str) -> NewOrder:
 
 
 def key_of(poster: str) -> str:
-    """Return the key that is in a poster's username."""
+    """Return the key in a poster's username."""
     return poster.partition("@")[0]

@@ -1,4 +1,4 @@
-"""Upgrades of a journal of version 1, killed at any statement and at random, and sometimes two at once.
+"""Upgrades of a journal of version 1, killed at any statement or at random times. Sometimes two run at once.
 
 After each kill the whole journal must be of version 1 or of this version, with every key and every line of
 the history unchanged. It is upgraded again until an upgrade succeeds.
@@ -34,9 +34,7 @@ LONGEST = 0.01
 """The maximum number of seconds after which an upgrade is killed at random."""
 
 STATEMENTS = {"sqlite": 7, "postgres": 19}
-"""One more than the number of statements in an upgrade. In PostgreSQL, each counts twice: before and
-after.
-"""
+"""One more than an upgrade's number of statements. In PostgreSQL, each counts before and after it."""
 
 GAVE_UP = "gave up"
 

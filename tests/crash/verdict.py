@@ -66,7 +66,7 @@ class KeyEvidence:
 
     @property
     def marks(self) -> dict[str, float]:
-        """The time of each mark, by attempt."""
+        """The time of each attempt's mark."""
         return {step.attempt or "": step.at for step in self.history if step.move == "mark"}
 
     @property
@@ -164,9 +164,7 @@ async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, d
 async def _at_rest(
     journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None
 ) -> Mapping[str, Entry | None]:
-    """Return each entry when `recover` has nothing left to do except doubts or, with ``resolve``, nothing
-    at all.
-    """
+    """Return each entry when `recover` has nothing left to do but doubts or, with ``resolve``, nothing."""
     waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
     settings: dict[str, Any] = {
         "scope": SCOPE,

@@ -128,9 +128,7 @@ async def test_behind_a_proxy_the_configured_origin_counts(world: World):
 
 
 async def test_a_same_host_form_is_rejected_if_another_origin_is_configured(world: World):
-    """A proxy may serve other pages under the host name that it forwards. Only the configured origin is
-    trusted.
-    """
+    """A proxy may serve other pages under the host name that it forwards. Only ``origin`` is trusted."""
     await world.in_doubt()
     async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
         ada = made.visitor()

@@ -142,9 +142,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
 
 @pytest.mark.trial(short=5_000, ci=100_000, long=100_000)
 async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: int):
-    """Filtering and sorting happen once, with few calls. Each further page costs the same as a list of
-    fifty.
-    """
+    """Filtering and sorting happen once, with few calls. A further page costs as much as fifty rows."""
     few, many = await board_of(Many(100)).shown(), board_of(Many(size))
     snapshot = await many.shown()
     while not snapshot.is_complete:  # the journal is read in the background

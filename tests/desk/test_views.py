@@ -538,9 +538,7 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
 
 
 async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):
-    """Without this, the operator waits for a release that never comes, and the customer's money stays on
-    hold.
-    """
+    """Without this, the operator waits for a release that never comes, and the money stays on hold."""
     await world.in_doubt(held="bank-7")
     await world.in_doubt("placed")
     await world.in_doubt("unreadable")

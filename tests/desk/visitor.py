@@ -102,9 +102,7 @@ class Desk:
 
 
 def where_to(answer: Answer, *, every: bool = False) -> tuple[str, dict[str, Any]]:
-    """Return the path and the query of a redirect within the desk. With ``every``, each query value is a
-    list.
-    """
+    """Return the path and the query of a redirect. With ``every``, each query value is a list."""
     assert answer.status == 303, answer.text
     parts = urlsplit(urljoin(f"{MOUNT}/here", answer.headers["Location"]))
     assert parts.path.startswith(MOUNT)

@@ -58,7 +58,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that the block is written to, if any."""
+        """The name of the file to which the block is written, if any."""
         named = re.match(r"# (\w+\.py)\n", self.text)
         return named[1] if named else None
 
@@ -179,7 +179,7 @@ class Story:
     # --- commands -------------------------------------------------------------------------------
 
     def command(self, line: str) -> str:
-        """Run or check one command, and return its output."""
+        """Run or check one command. Return its output."""
         line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
         output = ""
         for part in line.split(" && "):
@@ -213,7 +213,7 @@ class Story:
         return self._python((self._where / words[1]).read_text(encoding="utf-8"), arguments=tuple(words[1:]))
 
     def _pytest(self, words: list[str]) -> str:
-        if words[0] != "pytest":  # all tests, which include this one
+        if words[0] != "pytest":  # this would run all tests, including this one
             return ""
         for word in words[1:]:
             self._not_yet_run.pop(word, None)
@@ -260,7 +260,7 @@ class Story:
 
 
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest in this process with only two plug-ins, and return its exit code and output."""
+    """Run pytest in this process with only two plug-ins. Return its exit code and output."""
     options = ["--rootdir", str(where), "-o", "asyncio_default_fixture_loop_scope=function"]
     options += ["-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
     with (
@@ -274,7 +274,7 @@ def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.StringIO]:
-    """Collect the output of a program in ``where`` with these arguments."""
+    """Collect the output of a program that runs in ``where`` with these arguments."""
     output = io.StringIO()
     with (
         mock.patch.object(sys, "argv", list(arguments)),
@@ -293,7 +293,7 @@ def _answering_yes() -> Iterator[None]:
 
 
 def assert_output(output: str, shown: str) -> None:
-    """Check that the output of a program is what a page shows."""
+    """Check that a program's output matches the output on the page."""
     output = "\n".join(line.rstrip() for line in output.splitlines())
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*")
@@ -310,7 +310,7 @@ def _nothing(_words: list[str]) -> str:
 
 
 def _check_install(words: list[str]) -> str:
-    """Check that only the clone is installed, because the package is on no index."""
+    """Check that only the clone is installed, because the package is not on any index."""
     assert words[1] == "install"
     named = [(before, word) for before, word in itertools.pairwise(words[1:]) if not word.startswith("--")]
     assert named
@@ -329,7 +329,7 @@ def is_installable(what: str) -> bool:
 
 
 def _check_module(words: list[str]) -> str:
-    """Check that the module and the options of ``python -m module --option`` exist."""
+    """Check that ``python -m module --option`` uses an existing module and existing options."""
     assert words[1] == "-m"
     if words[2] == "venv":
         return ""

@@ -1,6 +1,4 @@
-"""The documents for banks refer only to existing files and tests, and to supported versions and the
-licence.
-"""
+"""The documents for banks refer only to existing files and tests, supported versions and the licence."""
 
 import re
 import tomllib

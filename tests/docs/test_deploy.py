@@ -30,9 +30,7 @@ LOCKS = {
 
 
 def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the options that ``transfer-async`` reads from its arguments and environment, without running
-    it.
-    """
+    """Return the options that ``transfer-async`` reads from its arguments and environment."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
@@ -183,7 +181,7 @@ def needed(name: str) -> set[Requirement]:
 
 @pytest.mark.parametrize("file", LOCKS)
 def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
-    """After a change of a dependency in pyproject.toml, run `.ci/lock`."""
+    """If a dependency in pyproject.toml has changed, run `.ci/lock`."""
     text = (ROOT / file).read_text(encoding="utf-8")
     lines = re.findall(r"^[\w.-]+(?:\[.*\])?==[^\s;]+", text, re.MULTILINE)
     locked = {item.name: item for item in map(Requirement, lines)}
@@ -193,8 +191,7 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
     for item in wanted:
         (version,) = locked[item.name].specifier
         assert item.specifier.contains(version.version), item
-        # Without its extras, a line does not pin them, and pip would install the newest version without a
-        # hash.
+        # Without its extras, a line does not pin them, and pip would install any version without a hash.
         assert item.extras <= locked[item.name].extras, item
     assert text.count("==") <= text.count("--hash=sha256:")
 

@@ -186,7 +186,7 @@ async def test_the_payroll_ends_with_every_line_created_once(
 
 @ONLY_IN_TRIALS
 def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
-    """Tests that pass for any bank would be worth nothing."""
+    """Tests that pass for any bank would be useless."""
     test, code = (
         (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
         for name in ("test_payments.py", "payments.py")
@@ -218,7 +218,7 @@ def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) ->
 
 
 def with_another_key(code: str, key: str) -> str:
-    """Return code that passes no key, so that the client makes a new one for each call."""
+    """Return the code without its key, so that the client generates a new key for each call."""
     assert key in code
     return code.replace(key, "key=None")
 

@@ -1,4 +1,4 @@
-"""Every line of code in the README and on the site's pages runs, and prints what the page shows."""
+"""Every line of code in the README and on the site runs, and prints what the page shows."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def drawings() -> ModuleType:
 
 
 def listed() -> dict[str, list[str]]:
-    """Return the names that the reference lists, by module; an empty list if it includes all names."""
+    """Return the names that the reference lists, by module; an empty list if it lists all names."""
     found: dict[str, list[str]] = {}
     pages = sorted((DOCS / "reference").glob("*.rst"))
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
@@ -65,7 +65,7 @@ def test_the_reference_lists_every_name_of_the_public_modules() -> None:
             thing = getattr(sys.modules[module], name)
             homes = [home for home, names in own_names.items() if name in names]
             assert any(getattr(sys.modules[home], name) is thing for home in homes), (module, name)
-    assert "Order" in own_names["transfer_async.sandbox"]  # not the client's class
+    assert "Order" in own_names["transfer_async.sandbox"]  # this is not the client class
 
 
 def test_the_reference_has_every_public_module() -> None:

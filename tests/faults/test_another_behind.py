@@ -1,6 +1,4 @@
-"""A refusal that belongs to another request arrives first, and our own response, an order, directly behind
-it.
-"""
+"""A refusal of another request arrives first, and our own response, an order, directly behind it."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ Check = Callable[[Bank], Awaitable[None]]
 
 
 def answered(*behind: Callable[[Received], bytes]) -> Script:
-    """Return a script that creates the first order, and answers each later request with all of ``behind``
-    at once.
-    """
+    """Return a script that creates the first order, and sends all of ``behind`` for each later request."""
 
     async def script(connection: Connection) -> None:
         first = await connection.request()
@@ -65,9 +61,7 @@ def is_in_doubt(bank: Bank, server: Server, error: TransferError) -> None:
 
 
 async def in_one_piece(bank: Bank) -> None:
-    """Without this, the bank pays twice after a 429, and releases the hold of an existing order after a
-    422.
-    """
+    """Without this, the bank pays twice after a 429, and releases an existing order's hold after a 422."""
     for no in (*REFUSALS.values(), UNAUTHORIZED):
         party = Bank()
         async with serving(answered(lambda _, no=no: no, order_reply)) as server:

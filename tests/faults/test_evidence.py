@@ -70,7 +70,7 @@ async def transport_to(
 
 
 class Erratic:
-    """A service that behaves at random: it reads or responds slowly, closes, resets, or sends unsolicited
+    """A service with random faults: it reads or responds slowly, closes, resets, or sends unsolicited
     data.
     """
 

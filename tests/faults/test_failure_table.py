@@ -73,9 +73,7 @@ IN_TIME = Timeouts(total=19.0)
 
 
 def expect(error: TransferError, bank: Bank, kind: type[TransferError]) -> None:
-    """Check what follows from an error's class: its outcome, the hold, and a single attempt if it is a
-    doubt.
-    """
+    """Check what follows from an error's class: its outcome, the hold, and one attempt for a doubt."""
     if issubclass(kind, OutcomeUnknown):
         expected = (Outcome.UNKNOWN, True, "kept")
         assert (len(error.attempts), bank.pauses) == (1, [])
@@ -112,7 +110,7 @@ async def test_an_order_is_not_sent_if_the_host_is_unknown(bank: Bank, monkeypat
 
 @pytest.mark.parametrize("limit", ["connect", "total"])
 async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, limit: str):
-    # A bare TimeoutError from `total` looks the same before and after the request was sent.
+    # `total` raises a bare TimeoutError, whether or not the request was sent.
     class Silent(aiohttp.abc.AbstractResolver):
         async def resolve(self, *_: object, **__: object) -> Any:
             await asyncio.Event().wait()

@@ -1,6 +1,4 @@
-"""Orders through a relay that loses connections, bytes and time: at most one order each, and a true
-outcome.
-"""
+"""Orders through a relay that loses connections, bytes and time: at most one order, and a true outcome."""
 
 from __future__ import annotations
 

@@ -485,9 +485,7 @@ async def test_a_borrowed_pool_without_idle_times_is_still_checked(bank: Bank):
 
 
 async def test_an_order_avoids_a_connection_whose_earlier_read_timer_fired(bank: Bank):
-    """Some versions of aiohttp leave such a connection, and the order would fail as if the service were
-    down.
-    """
+    """Some versions of aiohttp leave such a connection, and the order would fail without being sent."""
     async with (
         serving(answers) as server,
         aiohttp.ClientSession() as session,

@@ -71,7 +71,7 @@ def by_chance(seconds: int, found: Path) -> Run:
 
 
 def main() -> int:
-    """Run for as long as the command line says."""
+    """Run the targets for the given time."""
     options = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Try hostile replies.")
     options.add_argument("--seconds", type=int, default=60, help="how long (60)")
     options.add_argument("--found", type=Path, help="where to keep inputs that break a promise")

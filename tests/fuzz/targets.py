@@ -75,9 +75,7 @@ def read_answer(raw: bytes) -> None:
 
 
 def read_order(raw: bytes) -> None:
-    """Every part of an order can be accessed, encoded, compared, copied and pickled; or the order is
-    unreadable.
-    """
+    """Every part of an order can be accessed, encoded, compared, copied and pickled, or it is unreadable."""
     try:
         order = responses.Order.from_json(raw)
     except UnreadableOrder as error:
@@ -156,7 +154,7 @@ def read_evidence(raw: bytes) -> ExchangeResult:
 
 
 def promise(kept: bool, otherwise: str) -> None:
-    """Raise a `Finding` unless the promise is kept."""
+    """Raise a `Finding` if ``kept`` is false."""
     if not kept:
         raise Finding(otherwise)
 

@@ -10,7 +10,7 @@ from tests.support.bank import World, world
 
 @pytest.fixture
 def traced() -> Iterator[Traced]:
-    """Telemetry whose spans and metrics are kept in memory."""
+    """Yield telemetry that keeps its spans and metrics in memory."""
     made = Traced()
     yield made
     made.shutdown()
@@ -18,6 +18,6 @@ def traced() -> Iterator[Traced]:
 
 @pytest.fixture
 async def at_work(traced: Traced) -> AsyncIterator[World]:
-    """A sandbox and a bank, closed before the telemetry."""
+    """Yield a sandbox and a bank, which are closed before the telemetry."""
     async with world() as made:
         yield made

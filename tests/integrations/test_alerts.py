@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard use existing metrics, by their names in Prometheus."""
+"""The alert rules and the dashboard use only existing metrics, by their Prometheus names."""
 
 import json
 import re
@@ -15,7 +15,7 @@ LABELS = {"transfer_async_outcome", "transfer_async_hook_name", "transfer_async_
 
 
 class _Listing(NoOpMeter):
-    """Records the instruments that are created."""
+    """Records the names of the instruments that are created."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -35,7 +35,7 @@ class _Listing(NoOpMeter):
 
 
 def _in_prometheus(name: str, unit: str) -> str:
-    """Return the name in Prometheus: units in braces are left out, others are spelt out."""
+    """Return the name in Prometheus. Units in braces are omitted, and others are spelled out."""
     plain = name.replace(".", "_")
     return f"{plain}_seconds" if unit == "s" else plain
 

@@ -1,4 +1,4 @@
-"""The HTTP responses of a bank to its own callers. The examples and their pages use them in web services."""
+"""The HTTP responses of a bank to its own callers, as the example web services use them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STATUSES: list[tuple[TransferError, int]] = [
     (Expired("too late", limit="deadline", **NO), 503),
     (Refused(status=422, fields=["poster_amount"], **NO), 422),
     (Refused(status=404, **NO), 503),
-    (Refused(status=422, **MAY), 202),  # another worker has taken the key over meanwhile
+    (Refused(status=422, **MAY), 202),  # another worker has taken the key over
     (PreflightFailed("over the limit", **MAY), 503),
     (Unauthorized(status=401, **NO), 503),
     (RateLimited(status=429, retry_after=6.2, **NO), 503),

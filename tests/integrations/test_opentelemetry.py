@@ -1,4 +1,4 @@
-"""An order is a span, its attempts are child spans, and every span ends."""
+"""Each order is a span, its attempts are child spans, and every span ends."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 ANSWERED = {"http.request.method": "POST", "url.template": "/api/api/v1/order/create"}
-"""The attributes of every attempt."""
+"""Attributes that every attempt has."""
 
 # --- created ------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ async def test_a_garbage_collected_task_closes_its_order(traced: Traced):
 
     loop = asyncio.new_event_loop()
     running, task = asyncio.get_running_loop(), loop.create_task(claim())
-    task._log_destroy_pending = False  # as the loop it belongs to, it is thrown away on purpose
+    task._log_destroy_pending = False  # the task is destroyed on purpose, together with its loop
     asyncio._set_running_loop(None)
     try:
         loop.call_soon(loop.stop)
@@ -401,7 +401,7 @@ async def test_events_without_an_open_order_are_ignored(traced: Traced):
     traced.telemetry(AttemptStarted(**told))
     traced.telemetry(HookPassed(**told, hook="h", took=0.0))
     traced.telemetry(OrderCreated(**told, order_id="tx-1"))
-    asyncio.get_running_loop().call_soon(traced.telemetry, Claimed(**told))  # in no task
+    asyncio.get_running_loop().call_soon(traced.telemetry, Claimed(**told))  # outside of any task
     await turns(2)
 
     assert traced.spans == []

@@ -1,4 +1,4 @@
-"""The trace context passes from message to message, and exports contain no personal data."""
+"""The trace context passes from message to message, and exported data contain no personal data."""
 
 import importlib
 import logging
@@ -83,7 +83,7 @@ INCOMING = {"traceparent": TRACEPARENT, "tracestate": "bank=1", "baggage": "cust
 
 
 async def anything(connection: Connection) -> None:
-    """Answer the first order with "busy", other orders with themselves, and reads with an account."""
+    """Answer the first order with "busy", other orders with their own data, and reads with an account."""
     while request := await connection.request():
         is_first = len(connection.server.requests) == 1
         connection.send(
@@ -96,7 +96,7 @@ async def anything(connection: Connection) -> None:
 
 
 async def requests_of(telemetry: Telemetry) -> list[Received]:
-    """Create an order and read an account within a message's trace; return the requests."""
+    """Create an order and read an account within a message's trace. Return the requests."""
     settings = {"retry": RetryPolicy(first_delay=0.0), "request_id_header": "X-Id"}
     async with (
         serving(anything) as server,
@@ -150,14 +150,14 @@ async def test_without_a_trace_a_request_carries_none():
 
 
 class _Correlated(logging.Handler):
-    """Records the event of each log record, and the current span."""
+    """Records each log record's event and the span that was current."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[tuple[str, int]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if event := getattr(record, "transfer_event", None):  # The sandbox logs to a logger below this one.
+        if event := getattr(record, "transfer_event", None):  # The sandbox uses a child of this logger.
             self.told.append((event, trace.get_current_span().get_span_context().span_id))
 
 
@@ -204,7 +204,7 @@ async def failed(kind, call):
 
 
 async def everything_that_can_happen(world: World, telemetry) -> None:
-    """Publish every kind of event, for orders whose people, holds and responses contain the mark."""
+    """Publish every kind of event, for orders whose people, holds and responses contain the marker."""
     body = f'{{"message": "{MARK}-message"}}'
     faults, bank = world.sandbox.faults, world.bank
     bank.reference = f"{MARK}-hold"
@@ -288,7 +288,7 @@ OURS = "transfer_async.integrations.opentelemetry"
 
 @pytest.fixture
 def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove OpenTelemetry and our integration from the imported modules."""
+    """Remove OpenTelemetry and the package's integration from the imported modules."""
     for name in [*sys.modules]:
         if name.startswith(OURS) or name.split(".")[0] == "opentelemetry":
             monkeypatch.delitem(sys.modules, name)

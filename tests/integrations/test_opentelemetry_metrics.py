@@ -60,7 +60,7 @@ async def test_an_orders_duration_ends_with_its_outcome(at_work: World, traced: 
     await ended(at_work, traced, Refused, order=refused_order())
 
     (point,) = traced.points_of("transfer_async.order.duration")
-    assert point.sum == pytest.approx(2.0)  # what is undone afterwards does not count
+    assert point.sum == pytest.approx(2.0)  # undos after the end of the order do not count
     assert {30.0, 120.0} <= set(point.explicit_bounds)
 
 
@@ -90,7 +90,8 @@ async def test_requests_are_measured_by_the_semantic_conventions(at_work: World)
     points = traced.points("http.client.request.duration")
     assert points == [(1, {**common, **failed}), (1, {**common, "http.response.status_code": 200})]
     took = [point.sum for point in traced.points_of("http.client.request.duration")]
-    assert took == [pytest.approx(0.0, abs=5.0), 0.0]  # the second by the client's clock, which stands still
+    # The second value uses the client's clock, which stands still.
+    assert took == [pytest.approx(0.0, abs=5.0), 0.0]
     assert took[0] > 0
     bounds = traced.points_of("http.client.request.duration")[0].explicit_bounds
     assert (bounds[0], bounds[-1], len(bounds)) == (0.005, 10.0, 14)
@@ -234,7 +235,7 @@ async def test_a_measured_journal_behaves_like_the_journal_itself(at_work: World
         order = await client.create_order(new_order(), key="k")
         known = await client.known("k")
         history = await client.history("k")
-        Handler(client)  # which takes none but a durable journal
+        Handler(client)  # a Handler accepts only a durable journal
 
     assert entered is journal
     assert journal.durable
@@ -245,7 +246,7 @@ async def test_a_measured_journal_behaves_like_the_journal_itself(at_work: World
 
 def test_database_system_names_follow_the_conventions(traced: Traced):
     class Own(SQLiteJournal):
-        """A bank's own, made of ours."""
+        """A bank's own journal that wraps one of the package."""
 
     assert SYSTEMS["PostgresJournal"] == "postgresql"
     assert {name for name in journals.__all__ if name.endswith("Journal")} - {"Journal"} <= set(SYSTEMS)

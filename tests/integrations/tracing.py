@@ -1,4 +1,4 @@
-"""A telemetry in memory, with short names for its spans and metrics."""
+"""Telemetry in memory, with short names for its spans and metrics."""
 
 import json
 from typing import Any
@@ -19,19 +19,20 @@ ATTEMPT = "POST /api/api/v1/order/create"
 
 
 class Traced:
-    """A telemetry with its spans and metrics."""
+    """Telemetry, with its spans and metrics."""
 
     def __init__(self, **settings: Any) -> None:
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
-        who = Resource({"service.name": "a bank's payments"})  # to look for more would block the loop
+        # An explicit resource, because detecting one would block the loop.
+        who = Resource({"service.name": "a bank's payments"})
         self.tracers = TracerProvider(resource=who)
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.meters = MeterProvider([self._reader], resource=who)
         self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
 
     def trace_requests(self) -> None:
-        """Replace the telemetry by one that sends the trace context to the service."""
+        """Use telemetry that sends the trace context to the service."""
         self.telemetry = Telemetry(
             tracer_provider=self.tracers, meter_provider=self.meters, trace_requests=True
         )
@@ -44,7 +45,7 @@ class Traced:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """All ended spans, in the order of their ends."""
+        """All ended spans, in the order in which they ended."""
         return [*self._exporter.get_finished_spans()]
 
     @property
@@ -56,7 +57,7 @@ class Traced:
         return [span for span in self.spans if span.name == ATTEMPT]
 
     def order(self) -> ReadableSpan:
-        """The span of the only order."""
+        """Return the span of the only order."""
         (order,) = self.orders
         return order
 
@@ -66,14 +67,14 @@ class Traced:
     # --- metrics --------------------------------------------------------------------------------
 
     def points(self, name: str) -> list[tuple[Any, dict[str, Any]]]:
-        """The values of a metric (of a histogram: the counts), each with its attributes."""
+        """Return the values of a metric (for a histogram, its counts) with their attributes."""
         return [
             (point.count if hasattr(point, "count") else point.value, dict(point.attributes))
             for point in self.points_of(name)
         ]
 
     def total(self, name: str, **attributes: Any) -> Any:
-        """The sum of a metric over points that have these attributes (``__`` for a dot)."""
+        """Return the sum of a metric over the points with these attributes (``__`` stands for a dot)."""
         wanted = {key.replace("__", "."): value for key, value in attributes.items()}
         return sum(value for value, told in self.points(name) if wanted.items() <= told.items())
 
@@ -86,7 +87,7 @@ class Traced:
         return {metric.name: metric.unit for metric in self._metrics()}
 
     def everything(self) -> str:
-        """Everything that is exported, as text."""
+        """Return all exported data as text."""
         spans = [span.to_json() for span in self.spans]
         metrics = self._reader.get_metrics_data()
         return "\n".join([*spans, "" if metrics is None else json.dumps(json.loads(metrics.to_json()))])
@@ -112,7 +113,7 @@ def id_of(span: ReadableSpan) -> int:
 
 
 async def ended(world: World, traced: Traced, error: type[Exception] | None = None, **settings: Any) -> Any:
-    """Make one call with the key ``k`` until its task has ended. Return its order or expected error."""
+    """Make one call with the key ``k`` and wait for its task. Return the order or the expected error."""
     order = settings.pop("order", None) or new_order()
     async with world.client(**{"observers": [traced.telemetry]} | settings) as client:
         if error is None:
@@ -123,7 +124,7 @@ async def ended(world: World, traced: Traced, error: type[Exception] | None = No
 
 
 def found(world: World) -> Any:
-    """Return a resolve callback that finds the first order."""
+    """Return a ``resolve`` callback that finds the first order."""
 
     async def resolve(*_: object) -> str:
         return next(iter(world.sandbox.orders))

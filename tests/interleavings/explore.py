@@ -1,4 +1,6 @@
-"""Breadth-first exploration of `World`: every state once, to a depth, with the way to a broken invariant."""
+"""Breadth-first exploration of `World` to a given depth. It visits each state once, and shows the steps
+that lead to a broken invariant.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ Came = dict[State, tuple[State | None, tuple[str, ...]]]
 
 @frozen(kw_only=True)
 class Explored:
-    """What an exploration found.
+    """The result of an exploration.
 
     Args:
         states: the number of distinct states.
         transitions: the number of steps made.
-        depth: the number of steps of the longest way that was followed.
-        complete: whether nothing is left beyond that depth.
+        depth: the number of steps of the longest path that was followed.
+        complete: whether no state is left beyond that depth.
         broken: the invariant that does not hold; None if all do.
-        way: the steps that lead there.
+        way: the steps that lead to the broken invariant.
         world: the world that was explored.
-        came: for each state, the one before it and the steps from there.
+        came: for each state, the previous state and the steps from there.
     """
 
     states: int
@@ -102,9 +104,9 @@ OPENINGS: dict[str, tuple[str, ...]] = {
         *_worker(1, "undo earlier", "undo", "mark undone", "hold the funds", "mark", "last check"),
     ),
 }
-"""Ways into rare situations; each is explored as deep as the beginning."""
+"""Paths into rare situations. Each is explored as deep as the initial state."""
 IN_OPENINGS = 3
-"""How many failures an opening may have, beside those that are explored after it."""
+"""The number of failures that an opening may contain, in addition to those that are explored after it."""
 
 
 def explore(*, depth: int, crashes: int = 1, ways: Iterable[tuple[str, ...]] = OPENINGS.values()) -> Explored:
@@ -112,7 +114,7 @@ def explore(*, depth: int, crashes: int = 1, ways: Iterable[tuple[str, ...]] = O
 
     Args:
         depth: the number of steps.
-        crashes: how often a worker, a recovery or an undo may fail in one way.
+        crashes: how often a worker, a recovery or an undo may fail on one path.
         ways: the names of steps from the beginning; one that a wrong rule forbids is left out.
     """
     world = World(Book())
@@ -160,7 +162,7 @@ def _opened(world: World, crashes: int, way: tuple[str, ...]) -> State | None:
 
 
 def way_to(came: Came, state: State | None) -> tuple[str, ...]:
-    """Return the names of the steps from the beginning to ``state``."""
+    """Return the names of the steps that lead to ``state``."""
     names: list[str] = []
     while state in came:
         state, steps = came[state]

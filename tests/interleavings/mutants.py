@@ -1,4 +1,4 @@
-"""Wrong rules: generated over the table of transitions and over their classes, and some planted faults."""
+"""Wrong rules: some generated from the table of transitions and their classes, some planted by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_MODELLED = {
     "Unwatch": "as Look",
     "Quarantine": "the model's store damages no record: tests/journal/test_unreadable.py",
 }
-"""The transitions that no actor of the model makes, and why; these tests cover them."""
+"""The transitions that no actor of the model makes, with the tests that cover them."""
 
 
 @frozen
@@ -37,9 +37,9 @@ class Mutant:
     """One wrong rule.
 
     Args:
-        name: what is wrong, as an id.
-        planted: a context manager that plants it.
-        kind: the transitions that it concerns; None if it concerns more than the state machine's decisions.
+        name: the id of the rule, which says what is wrong.
+        planted: a context manager that plants the rule.
+        kind: the class of transition that the rule concerns; None if it concerns more than the state machine.
     """
 
     name: str
@@ -58,13 +58,14 @@ def _modelled() -> list[type[Move]]:
 
 
 def of_table(asked: frozenset[tuple[type, object]]) -> Iterator[Mutant]:
-    """Yield each row without its target, with each other target, and each row that is lacking.
+    """Yield the table with each row removed, with each row's target replaced, and with each missing row
+    added.
 
     Args:
-        asked: the pairs of transition and state that arise; a rule about any other pair is never asked.
+        asked: the pairs of transition and state that occur in the exploration; other pairs are skipped.
     """
     for kind in _modelled():
-        if kind is Claim:  # it decides by itself and has no use for the table: see `of_list`
+        if kind is Claim:  # `Claim` does not use the table; `of_list` covers it
             continue
         usual = next(row.to for row in state_machine.TRANSITIONS if row.move is kind)
         for state in KeyState:
@@ -86,7 +87,7 @@ def _patched(kind: type, attribute: str, value: Any) -> Callable[[], AbstractCon
 
 
 def of_classes() -> Iterator[Mutant]:
-    """Yield each class's guard replaced by that of each class above it, and each class without its effect."""
+    """Yield each class with its guard replaced by that of a base class, and each class without its effect."""
     made = [kind for kind in vars(transitions).values() if isinstance(kind, type) and issubclass(kind, Move)]
     assert made
     for kind in made:
@@ -102,7 +103,7 @@ def of_classes() -> Iterator[Mutant]:
 
 
 def of_list() -> Iterator[Mutant]:
-    """Yield the faults of `tests.mutation` that an exploration must notice."""
+    """Yield the faults of `tests.mutation` that an exploration must detect."""
     for fault in FAULTS:
         if INTERLEAVINGS in fault.worlds:
             yield Mutant(fault.name, partial(planted, fault.name), None)

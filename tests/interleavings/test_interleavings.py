@@ -1,4 +1,4 @@
-"""Every interleaving of the few who act on one key, to a depth, over the real state machine.
+"""All interleavings of the actors on one key, up to a depth, with the real state machine.
 
 **What is explored.** Two workers make a call with one key; a recovery runs again and again; an operator
 decides about doubts; the service processes requests; and the clock ticks. A worker may be stopped between
@@ -40,10 +40,9 @@ the funds of its intent may stay held although nothing on record says so; the hi
 as deep as the beginning.
 
 **Mutants.** `mutants` plants wrong rules: each row of the table removed or with each other target, each row
-that is lacking, each guard replaced by a weaker one, each transition without its effect, and planted
-faults. Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason.
-A mutant that decides nothing otherwise in all states that were visited is one whose rule another guard
-repeats.
+that is lacking, each guard replaced by a weaker one, each transition without its effect, and planted faults.
+Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason. If a
+mutant makes the same decisions in all visited states, another guard repeats its rule.
 """
 
 from collections import Counter
@@ -64,10 +63,10 @@ UNSEEN = {
     "OfPerson-guarded-as-Move": "what a person saw or approves: tests/journal/test_proposal.py",
     "RequestNotification-guarded-as-Move": "needs a second doubt: tests/journal/test_state_machine.py",
 }
-"""The mutants that the exploration does not find, and why."""
+"""The mutants that the exploration does not detect, with the reasons."""
 
 STARTS = 25
-"""States at which a mutant is looked for first: those at which it first decides otherwise."""
+"""The number of states at which a mutant is tried first: those where its decision first differs."""
 
 
 @cache
@@ -78,7 +77,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
-@pytest.mark.timeout(3600)  # This takes only CPU time, and a busy machine has little of it.
+@pytest.mark.timeout(3600)  # The test takes only CPU time, of which a busy machine has little.
 @pytest.mark.trial(short=6, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant(size: int):
     found = explored(size)
@@ -99,9 +98,10 @@ def test_every_row_is_asked_for_or_is_listed_as_not_modelled():
 
 
 def is_found(mutant: Mutant, right: Explored, depth: int) -> bool | None:
-    """Return whether ``mutant`` breaks an invariant; None if it decides nothing otherwise.
+    """Return whether ``mutant`` breaks an invariant; None if all its decisions are the same.
 
-    First it is looked for where it first decides otherwise. Each way there is gone again with the wrong rule.
+    The search starts at the states where its decision first differs. The paths to them are repeated with the
+    wrong rule.
     """
     with mutant.planted():
         ways = []
@@ -119,13 +119,13 @@ def mutants_of(right: Explored) -> list[Mutant]:
 
 
 def test_a_wrong_rule_breaks_an_invariant_after_a_few_steps():
-    """One in twelve wrong rules, and few steps: the trials plant all of them, and follow more steps."""
+    """One in twelve wrong rules is tried, with few steps. The trials try all of them, with more steps."""
     right = explored(4)
     mutants = [mutant for mutant in mutants_of(right)[::12] if mutant.name not in UNSEEN]
     found = [mutant.name for mutant in mutants if is_found(mutant, right, depth=4)]
 
     assert len(found) >= 15
-    assert explored(4).broken is None  # it is not planted any more
+    assert explored(4).broken is None  # the wrong rules are no longer planted
 
 
 @pytest.mark.trial(ci=7, long=10)

@@ -1,6 +1,6 @@
-"""One key, its journal's entry, and all who may act on it: every step that is possible from a state.
+"""One key, its entry in the journal, and all actors: every step that is possible from a state.
 
-The module's names for steps are those of the functions in `transfer_async._pipeline` that they stand for.
+The steps are named after the functions in `transfer_async._pipeline` that they stand for.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from transfer_async.journal.transitions import (
 )
 
 # --- time ---------------------------------------------------------------------------------------
-# Time stands still at NOW; a tick moves all times into the past instead. So two moments are one state if
-# nothing but the time of day distinguishes them.
+# Time stands still at NOW. A tick moves all stored times into the past. So, states that differ only in the
+# time of day are equal.
 
 NOW = 1_000_000.0
 TICK = 60.0
 LEASE = WINDOW = 2
-"""Ticks of a lease, and of sending after the mark."""
+"""The ticks of a lease, and of the time for sending after the mark."""
 AFTER_TICK = {"sent": "on_the_way", "on_the_way": "gone"}
-"""The next tick's name of a request that the service has not processed: after two ticks it never will."""
+"""The name of an unprocessed request after the next tick. After two ticks, it is never processed."""
 SETTLE_AFTER = 2
 ABANDONED_SETTLE_AFTER = 4
 MAX_CLAIM_AGE = 3
 OLDEST = 7
-"""Ticks beyond which nothing depends on an age."""
+"""The age in ticks beyond which no decision depends on it."""
 
 ORDER = new_order()
 FINGERPRINT = fingerprint(ORDER)
@@ -75,17 +75,17 @@ ORDER_IDS = ("tx-0", "tx-1")
 ATTEMPTS = ("attempt-0", "attempt-1")
 TRIED = (Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN),)
 PUBLISHES = 1
-"""The worker that takes its call from a queue: it publishes outcomes, and a recorded refusal answers it."""
+"""The worker that gets its call from a queue. It publishes outcomes, and replays a recorded refusal."""
 
 BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
 
 
 class Broken(Exception):
-    """A step after which an invariant does not hold."""
+    """An invariant does not hold after a step."""
 
 
 class Actor(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
-    """What a worker, the recovery or the operator knows.
+    """The knowledge of a worker, the recovery or the operator.
 
     Args:
         pc: the step that comes next.
@@ -115,7 +115,7 @@ class Actor(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
 
 
 class State(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
-    """The whole world at one moment.
+    """The complete state of the model.
 
     Args:
         entry: the number of the journal's entry in `Book`; -1 for none.
@@ -152,7 +152,7 @@ def put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
 
 
 def earlier_by(time: float, ticks: int = 1) -> float:
-    """Return ``time`` as it is after so many ticks; 0 means none."""
+    """Return ``time`` after this number of ticks; 0 means none."""
     return time and max(time - ticks * TICK, NOW - OLDEST * TICK)
 
 
@@ -165,7 +165,7 @@ def owing(debts: tuple[tuple[int, str | None], ...]) -> tuple[PendingUndo, ...]:
 
 
 def debts_of(entry: Entry) -> tuple[tuple[int, str | None], ...]:
-    """What `undos_on_failure` returns, as the actors keep it."""
+    """Return the result of `undos_on_failure` as the actors store it."""
     return tuple((number_of(undo.intent.id), undo.receipt) for undo in undos_on_failure(entry))
 
 
@@ -256,7 +256,7 @@ MOVES: dict[str, Any] = {
     "expire": lambda attempt: Expire(attempt=attempt),
     "takeover": lambda intent, epoch: TakeOver(intent_id=INTENTS[intent].id, epoch=epoch, **SECONDS),
     "attend": lambda lease: AcquireLease(lease=lease * TICK),
-    # Its lease differs from all others, as the time of no two writes of one key is the same.
+    # This lease differs from all others, as no two writes of a key have the same time.
     "owe": lambda debts: AddPendingUndos(pending_undos=owing(debts), lease=LEASE * TICK - 1.0),
     "undone": lambda intent, lease: MarkUndone(
         intent_id=INTENTS[intent].id, hooks=("hold",), lease_until=lease
@@ -270,9 +270,9 @@ MOVES: dict[str, Any] = {
 }
 
 COMPARED = ("claim", "keep", "mark", "takeover", "attend", "expire", "doubt")
-"""Transitions after which their actor knows the key as it is."""
+"""Transitions after which their actor knows the current state of the key."""
 BOOKKEEPING = ("undone", "owe", "attend", "notified", "suspect")
-"""Transitions that are never rejected because the key has changed."""
+"""Transitions that are never rejected because of a change of the key."""
 STATE_AFTER = {
     Claim: KeyState.CLAIMED,
     TakeOver: KeyState.CLAIMED,
@@ -285,7 +285,7 @@ STATE_AFTER = {
     Release: KeyState.FREE,
     Refute: KeyState.FREE,
 }
-"""The state that the actors rely on after a transition; all others leave the state as it is."""
+"""The state that the actors expect after a transition. Other transitions do not change the state."""
 
 
 @cache
@@ -299,7 +299,7 @@ def move_of(name: str, arguments: tuple[Any, ...], program: bool | None) -> Move
 
 
 class Book:
-    """Every entry that the key may have, each once, and what `decide` makes of it: asked once for each.
+    """All entries that the key may have, and the decisions of `decide` about them, each computed once.
 
     Args:
         decide: the state machine's function, or a wrong one.
@@ -311,12 +311,12 @@ class Book:
         self._numbers: dict[Any, int] = {}
         self._verdicts: dict[Any, tuple[int, Rejection | None, bool]] = {}
         self._asked_at: dict[Any, State] = {}
-        self.state = State()  # the one that is explored
+        self.state = State()  # the state that is being explored
         self._ticked: dict[int, int] = {}
         self.rows: set[tuple[type, KeyState]] = set()
 
     def number(self, entry: Entry) -> int:
-        """Return the number of ``entry`` without what no decision depends on."""
+        """Return the number of ``entry``. Differences that affect no decision are ignored."""
         is_claimed = entry.state is KeyState.CLAIMED
         entry = replace(entry, version=1, claimed_at=entry.claimed_at if is_claimed else NOW)
         owed = tuple((undo.intent.id, undo.receipt, undo.lease_until) for undo in entry.pending_undos)
@@ -340,7 +340,7 @@ class Book:
     def write(
         self, number: int, name: str, *arguments: Any, program: bool | None = None
     ) -> tuple[int, Rejection | None, bool]:
-        """Return the number of the entry after a transition, the rejection, and whether it found a doubt."""
+        """Return the entry's number after a transition, the rejection, and whether a claim found a doubt."""
         key = (number, name, arguments, program)
         if key not in self._verdicts:
             before = None if number < 0 else self.entries[number]
@@ -355,7 +355,7 @@ class Book:
         return self._verdicts[key]
 
     def changed_at(self, kind: type[Move]) -> list[State]:
-        """Return the first states in which `decide` now decides a transition of ``kind`` otherwise."""
+        """Return the first states in which `decide` now handles a ``kind`` transition differently."""
         found: dict[State, None] = {}
         for (number, name, arguments, program), known in list(self._verdicts.items()):
             move = move_of(name, arguments, program)
@@ -367,7 +367,7 @@ class Book:
         return list(found)
 
     def ticked(self, number: int) -> int:
-        """Return the number of the entry after a tick."""
+        """Return the number of the entry after one tick."""
         if number < 0:
             return number
         if number not in self._ticked:
@@ -382,7 +382,7 @@ class Book:
 
 
 def _check_transition(before: Entry, move: Move, verdict: TransitionResult) -> None:
-    """Raise if a transition by itself breaks a rule, whoever made it."""
+    """Raise if a transition breaks a rule, no matter who made it."""
     rules = (*_rules(before, move, verdict.entry),)
     if verdict.denial is None:
         rules += (*_rules_if_accepted(before, move, verdict.entry),)
@@ -392,7 +392,7 @@ def _check_transition(before: Entry, move: Move, verdict: TransitionResult) -> N
 
 
 def _rules(before: Entry, move: Move, after: Entry) -> Iterator[tuple[bool, str]]:
-    """Yield rules about any transition, rejected ones as well, and whether this one breaks them."""
+    """Yield rules about all transitions, including rejected ones, and whether this one breaks them."""
     order, order_after = (before.state, before.order_id), (after.state, after.order_id)
     yield before.state is KeyState.CREATED and order_after != order, "an order on record is final"
     is_its_own = getattr(move, "attempt", None) == before.attempt and not before.is_suspected
@@ -413,14 +413,14 @@ def _is_superseded(entry: Entry) -> bool:
 
 
 def _is_leased(entry: Entry, *, wanted: bool) -> bool:
-    """Return whether all undos, and a doubt, are under a lease; or none of them, if that is ``wanted``."""
+    """Return whether all undos and the doubt have a valid lease or, if not ``wanted``, none has."""
     leases = [undo.lease_until for undo in entry.pending_undos]
     leases += [entry.lease_until] if entry.state is KeyState.IN_DOUBT else []
     return all((until > NOW) is wanted for until in leases)
 
 
 def _rules_if_accepted(before: Entry, move: Move, after: Entry) -> Iterator[tuple[bool, str]]:
-    """Yield rules about a transition that was not rejected, and whether this one breaks them."""
+    """Yield rules about accepted transitions, and whether this one breaks them."""
     kind = type(move)
     to = STATE_AFTER.get(kind, before.state)
     if kind is Suspect and before.state is KeyState.FREE:
@@ -451,7 +451,7 @@ def _rules_if_accepted(before: Entry, move: Move, after: Entry) -> Iterator[tupl
 
 
 class World:
-    """All steps that are possible from a state, by name, and the state after each.
+    """The possible steps from a state, by name, with the state after each.
 
     Args:
         book: the key's entries.
@@ -461,7 +461,7 @@ class World:
         self.book = book
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Yield every step, of whoever makes it.
+        """Yield the possible steps of all actors.
 
         Raises:
             Broken: a step breaks an invariant.
@@ -498,7 +498,7 @@ class World:
         )
 
     def _service(self, state: State, at: int) -> Iterator[Step]:
-        """The service processes a request that has reached it, whether or not anybody still waits."""
+        """Let the service process a request that has reached it, even if nobody waits for the response."""
         if state.requests[at] in AFTER_TICK:
             yield f"service creates order {at}", replace(state, requests=put(state.requests, at, "made"))
             yield f"service refuses order {at}", replace(state, requests=put(state.requests, at, "refused"))
@@ -511,7 +511,7 @@ class World:
     def _write(
         self, state: State, at: int, name: str, *arguments: Any, program: bool | None = None
     ) -> tuple[State, Entry, Rejection | None, bool]:
-        """Make a transition; others notice at their next one that the key has changed."""
+        """Make a transition. Other actors notice at their next one that the key has changed."""
         number, denial, found = self.book.write(state.entry, name, *arguments, program=program)
         before, entry = self.entry(state), self.book.entries[number]
         if denial is not None:
@@ -542,13 +542,13 @@ class World:
             raise Broken(f"{name} is rejected as {denial.name} without cause")
 
     def may_exist(self, state: State, at: int) -> bool:
-        """Return whether a worker's order exists, or may appear by what it sent or is about to send."""
+        """Return whether a worker's order exists, or may still be created by a request."""
         actor, request = state.actors[at], state.requests[at]
         about_to = actor.pc == "last_check" and actor.age < WINDOW
         return request == "made" or request in AFTER_TICK or actor.pc == "send" or about_to
 
     def binds(self, state: State, at: int) -> bool:
-        """Return whether a worker's order must keep its key bound and its funds held."""
+        """Return whether a worker's order requires that its key is bound and its funds are held."""
         if not self.may_exist(state, at):
             return False
         return not state.excused[at] or self._is_found(state, at)
@@ -557,7 +557,7 @@ class World:
         return state.requests[at] == "made" and state.actors[at].pc == "done"
 
     def _undo(self, state: State, at: int) -> Iterator[Step]:
-        """`outcomes.undo`: read whether it is still pending, undo it; then record it."""
+        """`outcomes.undo`: check whether the undo is still pending, run it, then record it."""
         actor = state.actors[at]
         (intent, lease), *rest = actor.todo
         if actor.pc == "undo":
@@ -568,17 +568,17 @@ class World:
                     is_held_by_another = (
                         entry.order_id == ORDER_IDS[one] and entry.intent_id != INTENTS[intent].id
                     )
-                    if is_held_by_another:  # a person resolved another intent's doubt with this order
+                    if is_held_by_another:  # an operator resolved another intent's doubt with this order
                         continue
                     if state.actors[one].intent == intent and self.binds(state, one):
                         raise Broken(f"the funds of order {one} are released, and it exists or may exist")
-                if state.crashes:  # an undo that fails stays pending
+                if state.crashes:  # a failed undo stays pending
                     failed, *_ = self._write(state, at, "failed", intent, lease)
                     failed = replace(failed, crashes=state.crashes - 1)
                     yield "undo fails", self._with(failed, at, **self._after_undo(actor, tuple(rest)))
                 state = replace(state, holds=put(state.holds, intent, False))
                 yield "undo", self._with(state, at, pc="mark_undone")
-            else:  # nothing was done, and nothing is recorded but that its lease is over
+            else:  # nothing was undone; only the lease is recorded as ended
                 yield "no undo", self._with(state, at, **self._after_undo(actor, tuple(rest)))
         else:
             state, entry, _, _ = self._write(state, at, "undone", intent, lease)
@@ -591,7 +591,7 @@ class World:
         return {"pc": "undo", "todo": rest} if rest else {"pc": actor.then, "todo": (), "then": ""}
 
     def _undoing(self, state: State, at: int, debts: Any, then: str, **changes: Any) -> State:
-        """`outcomes.recorded`, then `outcomes.undo`: run those of ``debts`` that are on record."""
+        """`outcomes.recorded`, then `outcomes.undo`: run those of ``debts`` that are recorded."""
         entry = self.entry(state)
         assert entry is not None
         wanted = {intent for intent, _ in debts}
@@ -602,13 +602,13 @@ class World:
     # --- resolve ----------------------------------------------------------------------------------
 
     def _asking(self, state: State, at: int, entry: Entry) -> State:
-        """`outcomes.settle_doubt`: what it keeps of the entry that was found in doubt."""
+        """`outcomes.settle_doubt`: the values that it keeps of the entry in doubt."""
         settled = entry.settled_at(SETTLE_AFTER * TICK, ABANDONED_SETTLE_AFTER * TICK) <= NOW
         note = (entry.attempt or "", settled, debts_of(entry), number_of(entry.intent_id))
         return self._with(state, at, pc="ask", note=note)
 
     def _ask(self, state: State, at: int, *, unknown: str) -> Iterator[Step]:
-        """`outcomes._call_resolve`: the bank's ``resolve`` returns what the service has now, or nothing."""
+        """`outcomes._call_resolve`: the bank's ``resolve`` returns the service's order, or nothing."""
         attempt, settled, debts, intent = state.actors[at].note
         found = [ORDER_IDS[one] for one in (0, 1) if state.requests[one] == "made"]
         yield "resolve does not know", self._with(state, at, pc=unknown, note=(intent,))
@@ -618,7 +618,7 @@ class World:
             yield "resolve knows no order", self._with(state, at, pc="refute", note=(attempt, debts, intent))
 
     def _refuted(self, state: State, at: int, note: Any, *, program: bool) -> tuple[State, Rejection | None]:
-        """`outcomes._refuted` and `Operators.refute`: the write, and whom it excuses."""
+        """`outcomes._refuted` and `Operators.refute`: the write, and the senders that it excuses."""
         attempt, debts, *_ = note
         state, _, denial, _ = self._write(state, at, "refute", attempt, debts, program=program)
         if denial is None and attempt in ATTEMPTS:
@@ -638,7 +638,7 @@ class World:
     # --- what is delivered and published ------------------------------------------------------------
 
     def _deliver_order(self, state: State, at: int) -> State:
-        """`create_order` returns, or `replay_created`: the order on record is delivered."""
+        """`create_order` returns, or `replay_created`: the recorded order is delivered."""
         entry = self.entry(state)
         assert entry is not None
         if entry.state is not KeyState.CREATED or entry.order_id not in ORDER_IDS:
@@ -656,7 +656,7 @@ class World:
         return self._with(state, at, pc="done", note=())
 
     def _deliver_doubt(self, state: State, at: int, intent: int) -> State:
-        """The doubt is delivered; a worker on a queue records first that its end must be published."""
+        """Deliver the doubt. A worker with a queue first records that its end must be published."""
         if at != PUBLISHES:
             return self._with(state, at, pc="done", note=())
         return self._with(state, at, pc="promise", note=(intent,))
@@ -668,7 +668,7 @@ class World:
     # --- a worker -----------------------------------------------------------------------------------
 
     def _worker(self, state: State, at: int) -> Iterator[Step]:
-        """`create_order`, in the order of its steps; between any two of them the worker may be stopped."""
+        """`create_order`, step by step. The worker may be stopped between any two steps."""
         actor = state.actors[at]
         if actor.pc in ("done", "dead"):
             return
@@ -707,7 +707,7 @@ class World:
             yield "find it busy", self._deliver_failure(state, at, may_exist=True)
 
     def _w_preflight(self, state: State, at: int) -> Iterator[Step]:
-        """`create_order._run_hooks`: undo earlier intents, then place the hold; its lease is renewed."""
+        """`create_order._run_hooks`: undo earlier intents, place the hold, and renew the lease."""
         actor = state.actors[at]
         if actor.earlier:
             todo = actor.earlier
@@ -732,7 +732,7 @@ class World:
         yield "hold the funds", self._with(held, at, pc="mark", receipt=True)
 
     def _w_mark(self, state: State, at: int) -> Iterator[Step]:
-        """`create_order._mark_sending`; or the call is cancelled, or too late, before it."""
+        """`create_order._mark_sending`; or the call is cancelled or too late before it."""
         actor = state.actors[at]
         yield "cancelled", self._with(state, at, pc="definite_failure", note=("Cancelled",))
         marked, _, denial, _ = self._write(state, at, "mark", at, actor.intent, actor.epoch)
@@ -744,13 +744,13 @@ class World:
         yield "mark", self._with(marked, at, pc="last_check", age=0)
 
     def _w_last_check(self, state: State, at: int) -> Iterator[Step]:
-        """`attempt._next_body` and the write guard: the last look at the time before the first byte."""
+        """`attempt._next_body` and the write guard: the last check of the time before the first byte."""
         if state.actors[at].age < WINDOW:
             yield "last check", self._with(state, at, pc="send")
         yield "too late", self._with(state, at, pc="definite_failure", note=("Expired",))
 
     def _w_send(self, state: State, at: int) -> Iterator[Step]:
-        """The bytes are written, however late: the process may have been stopped since the last check."""
+        """The bytes are written, possibly late: the process may have been stopped since the last check."""
         actor = state.actors[at]
         if not state.holds[actor.intent] and not state.excused[at]:
             raise Broken(f"order {at} is sent, and its funds are not held")
@@ -801,7 +801,7 @@ class World:
             yield "in doubt already", self._deliver_doubt(state, at, actor.intent)
 
     def _w_definite_failure(self, state: State, at: int) -> Iterator[Step]:
-        """`outcomes.definite_failure`: free the key with its pending undos, then undo."""
+        """`outcomes.definite_failure`: free the key with its pending undos, then run them."""
         actor = state.actors[at]
         debts = ((actor.intent, "r" if actor.receipt else None),) if actor.receipt or actor.inherited else ()
         attempt = ATTEMPTS[at] if actor.age >= 0 else None
@@ -873,7 +873,9 @@ class World:
     # --- recovery -----------------------------------------------------------------------------------
 
     def _recovery(self, state: State) -> Iterator[Step]:
-        """`Recovery._process` and `Sweeper._tell`; it may die anywhere, and the next one begins anew."""
+        """`Recovery._process` and `Sweeper._tell`. The recovery may die anywhere; the next one starts
+        again.
+        """
         actor = state.actors[RECOVERY]
         for name, after in getattr(self, f"_r_{actor.pc}")(state, RECOVERY):
             yield f"recovery: {name}", after
@@ -956,7 +958,7 @@ class World:
             yield "refute", self._undoing(state, at, note[1], "pay", note=())
 
     def _r_pay(self, state: State, at: int) -> Iterator[Step]:
-        """`Recovery._run_pending_undos`: the undos that were pending when it looked."""
+        """`Recovery._run_pending_undos`: the undos that were pending when the recovery read the key."""
         earlier = state.actors[at].earlier
         if not earlier:
             yield "done", self._idle(state, at)
@@ -977,7 +979,7 @@ class World:
     _r_mark_undone = _r_undo
 
     def _r_tell(self, state: State, at: int) -> Iterator[Step]:
-        """`Handler.untold`: read again, then publish."""
+        """`Handler.untold`: read the entry again, then publish the outcome."""
         (pending,) = state.actors[at].note
         entry = self.entry(state)
         assert entry is not None
@@ -1004,7 +1006,7 @@ class World:
     # --- the operator -------------------------------------------------------------------------------
 
     def _operator(self, state: State) -> Iterator[Step]:
-        """`Operators.resolve` and `Operators.refute`, by a person who looks what the service has."""
+        """`Operators.resolve` and `Operators.refute`, by a person who checks the service."""
         for name, after in getattr(self, f"_o_{state.actors[OPERATOR].pc}")(state, OPERATOR):
             yield f"operator: {name}", after
 
@@ -1025,7 +1027,7 @@ class World:
         yield "expire", self._idle(state, at) if denial else self._with(state, at, pc="decide", note=note)
 
     def _o_decide(self, state: State, at: int) -> Iterator[Step]:
-        """A person resolves with an order that exists, or refutes if the service has none just now."""
+        """A person resolves with an existing order, or refutes if the service has none now."""
         attempt, debts = state.actors[at].note
         found = [ORDER_IDS[one] for one in (0, 1) if state.requests[one] == "made"]
         for order_id in found:
@@ -1062,7 +1064,7 @@ class World:
         self._check_told(state, entry)
 
     def _check_holds(self, state: State, entry: Entry) -> None:
-        """Funds are held for a key that is used, for an undo that is pending, or by a worker at it."""
+        """Check that funds are held only for a key in use, for a pending undo, or by a worker."""
         for intent in (0, 1):
             if not state.holds[intent] or any(number == intent for number, _ in leases_of(entry)):
                 continue
@@ -1070,12 +1072,12 @@ class World:
                 continue
             at_it = [actor for actor in state.actors[:2] if actor.intent == intent]
             if any(actor.pc not in ("done", "dead") for actor in at_it) or any(state.refuted):
-                continue  # after a wrong refutation its hold may be kept: see `Suspect.apply`
+                continue  # after a wrong refutation, the hold may be kept: see `Suspect.apply`
             if not (state.late[intent] and any(actor.pc == "dead" for actor in at_it)):
                 raise Broken(f"the funds of intent {intent} are held for ever")
 
     def _check_told(self, state: State, entry: Entry) -> None:
-        """An outcome that was published as unknown has an end to be published, once there is one."""
+        """Check that an outcome published as unknown is followed by the end of the doubt, if it has ended."""
         for intent in (0, 1):
             is_over = entry.intent_id != INTENTS[intent].id or entry.state is not KeyState.IN_DOUBT
             pending = {one.intent_id for one in entry.pending_notifications}

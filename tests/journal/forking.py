@@ -1,6 +1,4 @@
-"""A program that opens journals and then forks. It reports which calls work in the child and in the
-parent.
-"""
+"""A program that opens journals, forks, and reports which calls work in the child and in the parent."""
 
 import asyncio
 import json

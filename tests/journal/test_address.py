@@ -1,4 +1,4 @@
-"""`journal_at` creates the journal that an address names."""
+"""`journal_at` creates the right journal for each address."""
 
 from pathlib import Path
 

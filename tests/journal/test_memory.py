@@ -109,9 +109,7 @@ ENDS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "resolved, and its end is published": ((*PUBLISHED, end_published), True),
     "recorded by a retry, then noted": ((*DOUBT[:2], replace(j.create(), retried=True), j.note()), True),
 }
-"""Transitions of a key that the client generated, with pauses in seconds, and whether the key is kept at
-the end.
-"""
+"""Transitions of a key that the client generated, pauses in seconds, and whether the key is kept."""
 
 
 @pytest.mark.parametrize(("way", "is_kept"), ENDS.values(), ids=ENDS)

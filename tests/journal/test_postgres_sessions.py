@@ -1,4 +1,4 @@
-"""The pool of connections to PostgreSQL, and the estimate of the server's time."""
+"""The pool of PostgreSQL connections, and the estimate of the server's time."""
 
 import asyncio
 from typing import Any

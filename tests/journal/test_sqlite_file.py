@@ -38,9 +38,7 @@ def client_of(sandbox: Sandbox, journal: SQLiteJournal) -> TransferClient:
 
 
 async def test_opening_it_again_drops_no_lock(path: Path):
-    """Without this, a second user deletes the log when it closes the file, and an order could be sent
-    twice.
-    """
+    """Without this, a second user deletes the log on closing, and an order could be sent twice."""
     status = SQLiteJournal(path)
     async with (
         Sandbox() as sandbox,

@@ -1,6 +1,4 @@
-"""The table and the guarantees of the state machine. `test_transitions` has the result of every
-transition.
-"""
+"""The table and the guarantees of the state machine. `test_transitions` covers every transition."""
 
 from typing import Any
 

@@ -136,9 +136,7 @@ COMMITTED: dict[str, tuple[str, tuple[transitions.Move, ...], transitions.Move, 
     "a release of a suspected order, which left a doubt": ("t0", SENDER_IN_DOUBT, release(), Rejection.LOST),
     "an undo, and another transition since": ("other", UNDO_PENDING, mark_undone("hold"), None),
 }
-"""The stored token, the transitions that led to the stored entry, the committed transition, and its
-rejection.
-"""
+"""The stored token, the transitions to the stored entry, the committed transition, and its rejection."""
 
 
 @pytest.mark.parametrize(("token", "way", "move", "denial"), COMMITTED.values(), ids=COMMITTED)

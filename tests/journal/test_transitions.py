@@ -35,9 +35,7 @@ LIST = Path(__file__).with_name("transitions.txt")
 START = 100_000.0
 DAY = 86_400.0
 LATER = (1.0, 60.0, 300.0, 900.0, DAY)
-"""The seconds after the start of a situation at which each transition is tried. The limits are 60, 300 and
-900 s.
-"""
+"""The seconds after a situation's start at which transitions are tried. Limits are 60, 300 and 900 s."""
 
 OTHER_ORDER = make_new_order()
 OTHER = OrderIntent(id="intent-9", key="k", order=OTHER_ORDER, beneficiary=None, held=None, send_before=None)
@@ -325,9 +323,7 @@ def clock(time: float | None, now: float) -> str:
 
 
 def clock_of_start(time: float | None, now: float) -> str:
-    """Return a time relative to the start of the situation, so that the text stays the same as time
-    passes.
-    """
+    """Return a time relative to the situation's start, so that the text does not change with time."""
     return clock(time, now) if time in (None, now) else f"start{time - START:+.0f}"
 
 
@@ -336,9 +332,7 @@ def field_shown(name: str, value: Any, now: float) -> str:
 
 
 def difference(before: Entry | None, entry: Entry, now: float) -> str:
-    """Return the fields of ``entry`` that differ from ``before``, or from an empty entry if there was
-    none.
-    """
+    """Return the fields of ``entry`` that differ from ``before`` or, without it, from an empty entry."""
     base = before or Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
     return "; ".join(
         f"{name}={field_shown(name, getattr(entry, name), now)}"
@@ -360,9 +354,7 @@ def decided(situation: str, move: Move, now: float) -> TransitionResult | None:
 
 
 def result_of(situation: str, move: Move, now: float) -> str:
-    """Return the changes of the entry, and the history line if it contains more than the transition's
-    name.
-    """
+    """Return the changes of the entry, and the history line if it has more than the transition's name."""
     entry, result = SITUATIONS[situation], decided(situation, move, now)
     if result is None:
         return "needs a record"

@@ -128,9 +128,7 @@ async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[],
 
 
 async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> None:
-    """Make an undo unreadable that is pending because the order was refused and its hold could not be
-    released.
-    """
+    """Make an undo unreadable that is pending because a refused order's hold could not be released."""
     world.bank.release_error = RuntimeError()
     async with opened() as journal:
         await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)

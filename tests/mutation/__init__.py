@@ -1,9 +1,9 @@
 """Faults planted in the source, one at a time: the tests must catch each of them.
 
-A test that is merged, shortened or dropped may have been the only one to catch some fault. `faults.diff`
-lists faults that would cost a bank money, or its evidence. Each is a small change of one file. Some come
-from a mutation tool (cosmic-ray): comparisons reversed, conditions dropped, flags flipped. The others are
-mistakes that a programmer might make.
+If a test is merged, shortened or deleted, it may have been the only one that caught a fault. `faults.diff`
+lists faults that would cost a bank money, or its evidence. Each is a small change of one file. Some come from
+a mutation tool (cosmic-ray): comparisons reversed, conditions dropped, flags flipped. The others are mistakes
+that a programmer might make.
 
 Usage::
 

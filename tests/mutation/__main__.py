@@ -1,4 +1,4 @@
-"""`python -m tests.mutation`: exit code 0 if every fault was caught, else 1."""
+"""`python -m tests.mutation`: the exit code is 0 if every fault was caught, else 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checkouts(count: int) -> Iterator[SimpleQueue[Checkout]]:
 
 
 def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
-    """Yield the result of each fault when it is known."""
+    """Yield the result of each fault as soon as it is known."""
     last = {fault.caught_by for fault in faults if "::" in fault.caught_by}
     with checkouts(at_once) as free, ThreadPoolExecutor(at_once) as threads:
         sound = last if len(last) > 1 and _all_pass(free, last) else frozenset[str]()
@@ -43,26 +43,26 @@ def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
 
 
 def _all_pass(free: SimpleQueue[Checkout], tests: Iterable[str]) -> bool:
-    """Return whether the named tests pass without a fault; then this need not be checked for each."""
+    """Return whether the named tests pass without a fault. If so, this need not be checked for each fault."""
     checkout = free.get()
     free.put(checkout)
     return checkout.passes(sorted(tests))
 
 
 def logged(path: Path | None) -> dict[str, str]:
-    """Return the verdicts of an earlier run."""
+    """Return the results of an earlier run."""
     if path is None or not path.exists():
         return {}
     return dict(line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def say(found: Found) -> None:
-    """Print one line of the table."""
+    """Print one row of the table."""
     print(f"{found.name:46} {found.seconds:6.1f} s  {found.verdict}", flush=True)  # noqa: T201
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant the chosen faults, one at a time, and print the verdicts."""
+    """Plant the chosen faults, one at a time, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="only faults with this in their name")
     parser.add_argument("--list", action="store_true", help="show the faults, and plant none")

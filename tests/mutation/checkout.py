@@ -1,4 +1,4 @@
-"""A copy of the checkout, in which one fault is planted and tests run until one fails."""
+"""A copy of the checkout in which one fault is planted and tests run until one fails."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from tests.mutation.faults import FAULTS, PROMISE, Fault
 
 HERE = Path(__file__).parents[2]
 PATIENCE = 900.0
-"""Seconds after which a run of tests counts as hanging; each test has its own timeout too."""
+"""Seconds after which a test run counts as hanging. Each test also has its own timeout."""
 
 HANGS, DIES = "it hangs", "it dies"
-"""Used in place of the name of a failed test."""
+"""The results of a run without a failed test."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-_USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
+_USAGE, _NONE = 4, 5  # exit codes of pytest: wrong usage, and no test collected
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no", "-rfE")
-_MANY_EXAMPLES = "--hypothesis-profile=ci"  # by default a property has too few to find each fault surely
+# The default number of examples is too small to detect every fault reliably.
+_MANY_EXAMPLES = "--hypothesis-profile=ci"
 
 
 class Checkout:
-    """A copy of the checkout, with uncommitted changes, without the files that git ignores."""
+    """A copy of the checkout with its uncommitted changes, but without files that git ignores."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -47,7 +48,7 @@ class Checkout:
         """Plant ``fault`` while the block runs.
 
         Raises:
-            LinesNotFound: it does not fit.
+            LinesNotFound: the fault does not fit the code.
         """
         path = self._top / fault.path
         sound = path.read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ class Checkout:
             self._write(path, sound)
 
     def _write(self, path: Path, source: str) -> None:
-        """Write a module with another time: Python compares size and time, in seconds, with its bytecode."""
+        """Write a module with a new time, because Python compares bytecode by size and seconds."""
         path.write_text(source, encoding="utf-8")
         self._changes += 1
         when = time.time() - 1_000_000 + self._changes
@@ -71,7 +72,7 @@ class Checkout:
         return False
 
     def first_failure(self, tests: Iterable[str]) -> str | None:
-        """Return the first of ``tests`` that fails, `HANGS` or `DIES`; None if all pass or do not exist."""
+        """Return the first of ``tests`` that fails, `HANGS` or `DIES`; None if none fails."""
         try:
             done = self._run(tests)
         except subprocess.TimeoutExpired:
@@ -100,7 +101,7 @@ class Checkout:
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
-        return kept | {"PYTHONPATH": str(self._top)}  # also for the processes that tests start
+        return kept | {"PYTHONPATH": str(self._top)}  # also used by processes that the tests start
 
 
 @frozen
@@ -121,16 +122,16 @@ class Found:
 
     @property
     def verdict(self) -> str:
-        """The test, or why there is none."""
+        """The test that caught the fault, or the reason why there is none."""
         return self.by or ("SURVIVED" if self.in_vain is None else f"FAILS ANYWAY {self.in_vain}")
 
 
 def ask(fault: Fault, checkout: Checkout, *, sound: Container[str] = frozenset()) -> Found:
-    """Run tests with ``fault`` planted, until one fails.
+    """Run tests with ``fault`` planted until one fails.
 
     Args:
-        fault: planted for as long as tests run.
-        checkout: where.
+        fault: the fault to plant.
+        checkout: the copy in which the tests run.
         sound: tests that are known to pass without the fault.
     """
     began = time.monotonic()
@@ -143,7 +144,7 @@ def ask(fault: Fault, checkout: Checkout, *, sound: Container[str] = frozenset()
 
 
 def _asked(fault: Fault) -> Iterator[tuple[str, ...]]:
-    """Yield the test that caught it last, those that catch other faults of the file, and `PROMISE`."""
+    """Yield the test that caught the fault last, tests that catch other faults of the file, and `PROMISE`."""
     if fault.caught_by not in (HANGS, DIES):
         yield (fault.caught_by,)
     others = [other.caught_by for other in FAULTS if other.path == fault.path]

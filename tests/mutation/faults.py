@@ -1,4 +1,4 @@
-"""The faults of `faults.diff`, each with the test that caught it last."""
+"""Read the faults in `faults.diff`, each with the test that caught it last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 
 LIST = Path(__file__).with_name("faults.diff")
 SIMULATION, INTERLEAVINGS = "tests.simulation --seed ", "tests.interleavings"
-"""The commands that run other tests with a planted fault, as the list names them."""
+"""The commands that run tests with a planted fault, as they appear in the list."""
 
 PROMISE = (
     "tests/_pipeline/test_create_order.py",
@@ -23,11 +23,11 @@ PROMISE = (
     "tests/chaos",
     "tests/simulation/test_simulation.py::test_every_promise_is_kept",
 )
-"""The tests of the whole promise, which run last. None of them plants a fault itself."""
+"""The tests of the complete promise, which run last. None of them plants a fault itself."""
 
 
 class LinesNotFound(Exception):
-    """The lines of a fault do not occur in its file exactly once: adapt the fault to the code."""
+    """The lines of a fault do not occur exactly once in its file. Adapt the fault to the code."""
 
 
 @frozen
@@ -61,7 +61,7 @@ class Fault:
 
     @property
     def seed(self) -> int | None:
-        """A seed with which the simulation notices the fault; None if it need not."""
+        """The seed with which the simulation detects the fault; None if it need not."""
         seeds = [world.removeprefix(SIMULATION) for world in self.worlds if world.startswith(SIMULATION)]
         return int(seeds[0]) if seeds else None
 

@@ -36,12 +36,12 @@ from tests.test_catalogue import is_message, literals
 
 KNOWN = Path(__file__).with_name("equivalents.txt")
 _CAUGHT = (1, 3, -24, 24, 152, 255, -11, -9)
-"""mutmut's exit codes of a failed test, a time limit and a crash. After any other code, a fault survives."""
+"""mutmut's exit codes for a failed test, a timeout and a crash. With any other code, the fault survived."""
 
 _ORIGINAL = "orig"
 
 SEED = 7
-"""The seed of the samples. Another seed asks about other faults."""
+"""The seed of the samples. Another seed selects other faults."""
 
 _LIST_FAULTS = """
 import sys
@@ -83,7 +83,7 @@ class Part:
 
     @property
     def settings(self) -> str:
-        """The content of mutmut's `setup.cfg`."""
+        """Return the content of mutmut's `setup.cfg`."""
         return _SETTINGS.format(modules="\n    ".join(self.modules), tests="\n    ".join(self.tests))
 
 
@@ -156,11 +156,11 @@ PARTS = {
 }
 
 OPEN = ("create_order", "operators", "outcomes")
-"""The parts with survivors that are neither caught nor listed yet. Ask about them by hand."""
+"""The parts with surviving faults that are not listed yet. Run them only by name."""
 
 
 def known() -> set[str]:
-    """Return the faults that survive because they change nothing."""
+    """Return the listed faults, which survive because they change nothing."""
     lines = KNOWN.read_text(encoding="utf-8").splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
@@ -168,7 +168,7 @@ def known() -> set[str]:
 def survivors(part: Part, top: Path, *, sample: int | None = None) -> tuple[set[str], int]:
     """Run mutmut on a copy of the checkout in ``top``; return the surviving faults and the number of all.
 
-    ``sample`` is the number of faults to ask about, drawn with `SEED`; None for all.
+    ``sample`` is the number of faults to try, drawn with `SEED`; None for all.
     """
     Checkout(top)
     pyproject = (top / "pyproject.toml").read_text(encoding="utf-8")
@@ -195,7 +195,7 @@ def _run(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _sample(part: Part, top: Path, size: int) -> list[str]:
-    """Return the names that mutmut gives to the faults to ask about."""
+    """Return mutmut's names of the faults to try."""
     listed = _run(top, "-c", _LIST_FAULTS, *part.modules)
     names = sorted(set(listed.stdout.split()))
     if listed.returncode or not names:
@@ -232,7 +232,7 @@ def _messages(function: ast.AST) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the surviving faults of some parts, or of all; return 1 if one of them is not known."""
+    """Print the surviving faults of the chosen parts, or of all. Return 1 if one of them is not listed."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.generated", description=__doc__)
     parser.add_argument("names", metavar="PART", nargs="*", choices=[[], *PARTS], help=", ".join(PARTS))
     parser.add_argument("--sample", metavar="N", type=int, help="ask about N faults of each part only")

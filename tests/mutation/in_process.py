@@ -41,7 +41,7 @@ def plant_for_good(name: str | None) -> None:
 
 
 def _changed(name: str) -> list[tuple[FunctionType, CodeType]]:
-    """Return the functions that a fault changes, each with its new code."""
+    """Return each function that a fault changes, with its new code."""
     fault = BY_NAME[name]
     module = import_module(fault.path.removesuffix(".py").replace("/", "."))
     wrong = dict(_codes(compile(fault.plant(inspect.getsource(module)), fault.path, "exec")))
@@ -60,13 +60,13 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _content(code: CodeType) -> tuple[Any, ...]:
-    """Return what a code object does, without its position in the file."""
+    """Return the content of a code object without its position in the file."""
     consts = (_content(const) if isinstance(const, CodeType) else const for const in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, tuple(consts)
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Yield the functions of a module, and those of its classes."""
+    """Yield the functions and methods of a module."""
     classes = [kind for kind in vars(module).values() if isinstance(kind, type)]
     for owner in (module, *(kind for kind in classes if kind.__module__ == module.__name__)):
         for value in vars(owner).values():

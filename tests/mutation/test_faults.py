@@ -1,4 +1,4 @@
-"""The list of faults: every fault fits its file, and the named tests exist."""
+"""The list of faults: every fault fits its file, and the tests that it names exist."""
 
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ odd: nothing
 
 
 def planted() -> Iterator[tuple[Fault, str]]:
-    """Yield each fault, and its file with the fault."""
+    """Yield each fault with its changed file."""
     sources = {path: (HERE / path).read_text(encoding="utf-8") for path in {fault.path for fault in FAULTS}}
     return ((fault, fault.plant(sources[fault.path])) for fault in FAULTS)
 
@@ -68,7 +68,8 @@ def test_the_named_tests_exist():
     paths = sorted({test.partition("::")[0] for test in tests})
 
     assert [path for path in paths if not (HERE / path).exists()] == []
-    directories = (HERE / "tests", HERE / "transfer_async/testing")  # Contracts are in the second.
+    # The second one contains the contract tests.
+    directories = (HERE / "tests", HERE / "transfer_async/testing")
     sources = "".join(
         path.read_text(encoding="utf-8") for directory in directories for path in directory.rglob("*.py")
     )

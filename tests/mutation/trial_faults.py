@@ -7,7 +7,7 @@ from tests.mutation.faults import FAULTS, Fault
 
 ALWAYS, LONG = pytest.mark.trial(ci=1, long=1), pytest.mark.trial(long=1)
 ONE_IN = 30
-"""One of this many faults is planted at the level ``ci``."""
+"""At the level ``ci``, one in this number of faults is planted."""
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
-    """The named tests, if they all pass without a fault; this is checked once."""
+    """Return the named tests if they all pass without a fault. This is checked once."""
     rows = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     faults = [row["fault"] for row in rows if isinstance(row.get("fault"), Fault)]
     asked = {fault.caught_by for fault in faults if "::" in fault.caught_by}

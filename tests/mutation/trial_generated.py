@@ -1,4 +1,4 @@
-"""The tests catch what mutmut changes in the modules that decide about money: `tests.mutation.generated`."""
+"""The tests catch mutmut's changes in modules that decide about money: `tests.mutation.generated`."""
 
 from pathlib import Path
 

@@ -110,7 +110,7 @@ def test_the_certificate_file_may_contain_the_key(tmp_path):
 
 @pytest.fixture
 def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
-    """Options for https, and a client context that trusts it; made outside an event loop: it reads files."""
+    """Return the options for https, and a client context. Not async, because it reads files."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")

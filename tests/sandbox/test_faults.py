@@ -1,4 +1,4 @@
-"""Each fault: the bytes that arrive, and whether the order exists."""
+"""Each fault: the bytes that the client receives, and whether the order exists."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def test_a_stall_of_seconds_ends_by_itself(stall):
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
-        if seconds != 4.5:  # the matcher bot's own
+        if seconds != 4.5:  # the order of the matcher bot
             await asyncio.Event().wait()
 
     async with Sandbox(sleep=sleep) as sandbox, connected(sandbox) as client:

@@ -1,4 +1,4 @@
-"""Faults with a share of all orders, drawn from the seed."""
+"""Faults that affect a share of all orders, drawn from the seed."""
 
 from collections import Counter
 from typing import Any
@@ -34,7 +34,7 @@ def mixed(shares: dict[Fault, float] | None = None, *, seed: int = 7, **settings
 
 
 def apply(faults: Faults, request: RequestRecord | None = None) -> Fault | None:
-    """Return the fault of a request, with the two calls that the sandbox makes."""
+    """Return the fault of a request, using the same two calls as the sandbox."""
     request = request or record()
     return faults.take(request, before_body=True) or faults.take(request, before_body=False)
 

@@ -1,4 +1,4 @@
-"""Every request, however unusual, gets a response that is not a 5xx."""
+"""Every request, however unusual, gets a response with a status other than 5xx."""
 
 import json
 from decimal import Decimal
@@ -42,7 +42,8 @@ FIELDS = [*order_body(), "poster", "external_order.transaction_fee", "external_o
 def with_changes(changes: dict[str, Any]) -> bytes:
     body = order_body()
     body["external_order"] = dict(body["external_order"])
-    for path in sorted(changes, key="external_order".__eq__):  # last: nothing more fits inside it then
+    # Set "external_order" last, because it may stop being an object.
+    for path in sorted(changes, key="external_order".__eq__):
         parent, _, name = path.rpartition(".")
         (body["external_order"] if parent else body)[name] = changes[path]
     return wire.write(body)
@@ -145,7 +146,7 @@ async def test_broken_chunks_are_refused(sandbox: Sandbox, client: WireClient, c
     expect = None if at_once else "100-continue"
     client.send(headers={"Content-Length": None, "Transfer-Encoding": "chunked", "Expect": expect})
     if not at_once:
-        await client.head()  # now the body is being waited for
+        await client.head()  # now the server waits for the body
     client.writer.write(chunks)
     answer = await client.answer()
 

@@ -1,4 +1,4 @@
-"""The sandbox's OpenAPI document: two operations, what the specification does not show is marked."""
+"""The sandbox's OpenAPI document has two operations, and marks what the specification does not define."""
 
 import json
 

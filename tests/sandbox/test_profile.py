@@ -1,4 +1,4 @@
-"""Profiles of a service as files, and a sandbox that imitates one."""
+"""Service profiles as files, and sandboxes that imitate them."""
 
 import json
 from decimal import Decimal
@@ -158,9 +158,9 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
         order_body(poster_currency="KES"),
         order_body(matcher_currency="XYZ"),
         order_body(matcher_currency="JPY"),
-        order_body(**OTHERWISE),  # above the limit that the profile shows
+        order_body(**OTHERWISE),  # above the limit in the profile
         order_body(poster_amount="155025000.00", matcher_amount="100000"),
-        order_body(poster_amount="200000.00"),  # not matcher_amount times exchange_rate
+        order_body(poster_amount="200000.00"),  # not equal to matcher_amount times exchange_rate
         order_body(poster_payment_method_type="cash"),
         order_body(external_order=7),
         without("external_order"),
@@ -171,7 +171,7 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
     ],
 )
 async def test_a_profile_skips_no_other_check_of_the_sandbox(body):
-    """Otherwise a bank's tests would pass with orders that the service refuses."""
+    """Without this, a bank's tests pass with orders that the service refuses."""
     taken = SeenAnswer(status=200, body="json", order="new")
     names = (
         "order",
@@ -192,7 +192,7 @@ async def test_a_profile_skips_no_other_check_of_the_sandbox(body):
 
 @pytest.mark.parametrize("is_announced", [True, False])
 async def test_a_close_is_announced_only_if_the_service_announces_it(is_announced):
-    """After an unannounced close, the next order of a client may end in doubt."""
+    """After an unannounced close, a client's next order may end in doubt."""
     seen = SeenConnection(asked=9, requests=2, announced=is_announced)
     async with Sandbox(profile=ServiceProfile(connection=seen)) as sandbox, connected(sandbox) as client:
         announced = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]

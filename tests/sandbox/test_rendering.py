@@ -1,4 +1,4 @@
-"""Users and orders as the JSON objects of the specification."""
+"""Users and orders are rendered as the JSON objects of the specification."""
 
 import json
 import re
@@ -121,7 +121,7 @@ def test_a_fresh_order_has_the_specifications_values(fields: dict[str, Any]):
     )
 
     for name in values:
-        assert repr(fields[name]) == repr(samples.order_json()[name]), name  # a flag is 0, and not False
+        assert repr(fields[name]) == repr(samples.order_json()[name]), name  # a flag is 0, not False
 
 
 def test_the_poster_has_the_external_user(order: Order, fields: dict[str, Any]):

@@ -153,7 +153,7 @@ async def test_release_releases_every_stalled_request(faults: Faults):
 
 
 async def test_a_stall_is_released_from_another_thread_and_only_once(faults: Faults) -> None:
-    """The release wakes the event loop of the stalled request."""
+    """Releasing it must wake the event loop of the stalled request."""
     stalls = asyncio.new_event_loop()
     held = stalls.create_task(faults.hold(record()))
     await asyncio.to_thread(stalls.run_until_complete, asyncio.sleep(0))

@@ -148,7 +148,7 @@ async def test_an_idle_connection_is_closed(loop_time: LoopTime):
 
 @pytest.fixture(scope="module")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server context and a client context that trusts it; made outside an event loop: it reads files."""
+    """Return a server context, and a client context that trusts it. Not async, because it reads files."""
     authority = trustme.CA()
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(serving)
@@ -270,7 +270,7 @@ async def test_the_matcher_bot_runs_at_its_interval():
 
 
 async def test_a_waiter_may_wait_for_a_future_order(sandbox: Sandbox):
-    order_id = "tx-41pjso2krv6sk1wj6936"  # the first of seed 0
+    order_id = "tx-41pjso2krv6sk1wj6936"  # the first order id of seed 0
     waiter = asyncio.create_task(sandbox.matched(order_id))
     async with connected(sandbox) as client:
         await client.ask(order_body())
@@ -290,7 +290,7 @@ def test_the_interval_of_the_matcher_bot_is_positive(seconds: float):
 
 
 class _Unbracketed:
-    """asyncio takes an IPv6 address without the brackets of a URL."""
+    """Removes the brackets of a URL from an IPv6 address, because asyncio does not accept them."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.base_url = sandbox.base_url.replace("[", "").replace("]", "")

@@ -1,4 +1,4 @@
-"""The sandbox's page: what it shows and what its buttons do."""
+"""The sandbox's web page: its content, and what its buttons do."""
 
 import html
 import sys
@@ -210,7 +210,7 @@ async def test_other_cookies_of_this_host_are_ignored(client: WireClient, develo
 
 
 async def test_a_second_sandbox_keeps_the_session_of_the_first(developer: Developer):
-    """Cookies ignore ports: a cookie of the same name would replace the first one."""
+    """Browsers send a cookie to every port, so a cookie of the same name would replace the first one."""
     async with Sandbox() as second, connected(second) as client:
         answer = await entered(client, second.token)
     another = answer.headers["Set-Cookie"].partition(";")[0]

@@ -24,7 +24,7 @@ from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_typ
 from transfer_async.sandbox.control import DOCUMENT
 from transfer_async.testing import RunningSandbox
 
-TIMEOUT = 10.0  # seconds for one response
+TIMEOUT = 10.0  # the timeout of one response
 OPERATIONS = [
     found.ok() for found in schemathesis.openapi.from_dict(json.loads(DOCUMENT)).get_all_operations()
 ]
@@ -45,7 +45,7 @@ CHECKS = [
 
 
 class Service:
-    """A sandbox, and the number of responses of each status."""
+    """A sandbox that counts its responses by status."""
 
     def __init__(self, sandbox: Sandbox, session: requests.Session) -> None:
         self.sandbox, self.session = sandbox, session
@@ -72,7 +72,7 @@ def service() -> Iterator[Service]:
 
 
 def many(size: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Check this number of cases."""
+    """Run this number of cases."""
 
     @given(cases)
     @settings(max_examples=size, deadline=None, suppress_health_check=list(HealthCheck))
@@ -115,7 +115,7 @@ def test_every_request_without_the_token_is_refused(operation: Any, service: Ser
 
 
 def fits(schema: str, value: Any) -> bool:
-    """Whether a value conforms to this schema of the document."""
+    """Return whether a value conforms to a schema of the document."""
     wanted = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENTED["components"]}
     return bool(jsonschema.validator_for(wanted, validate_formats=True).is_valid(value))
 
@@ -139,14 +139,14 @@ def grid(draw: st.DrawFn, low: Decimal, high: Decimal, step: Decimal) -> Decimal
 
 @st.composite
 def good_orders(draw: st.DrawFn) -> dict[str, Any]:
-    """Valid orders, of new and known customers."""
+    """Generate valid orders of new and known customers."""
     recipient, wanted, paid = draw(st.sampled_from(TRADES))
     whole = max(Decimal(1), wanted.steps)
     amount = grid(draw, wanted.min_amount, min(wanted.max_amount, paid.max_amount / paid.steps), whole)
     rate = grid(draw, paid.min_amount / amount, paid.max_amount / amount, paid.steps)
     written = draw(st.sampled_from([str, Decimal]))
     name = draw(st.from_regex(r"[a-z]{1,20}(\.[a-z]{1,20})?[0-9]{3}", fullmatch=True))
-    customer = f"{name}@{paid.code.lower()}.example"  # a customer has the currency of the first order
+    customer = f"{name}@{paid.code.lower()}.example"  # a customer keeps the currency of the first order
     return order_body(
         poster_username=customer,
         poster_recipient_username=recipient.username,

@@ -56,7 +56,7 @@ class WireClient:
         self.writer.write("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode() + raw)
 
     def meets(self, fault: Fault) -> None:
-        """Send an order that gets this fault."""
+        """Send an order that triggers this fault."""
         self.sandbox.faults.add(fault)
         self.send(order_body())
 

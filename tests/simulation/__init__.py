@@ -1,1 +1,3 @@
-"""The promise, simulated: the real pipeline and state machine; time, failures and all else from a seed."""
+"""A simulation of the promise: the pipeline and the state machine are real; time, failures and everything
+else come from a seed.
+"""

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: run a million stories, or show the trace of one."""
+"""``python -m tests.simulation``: run a million stories, or show the trace of one story."""
 
 # ruff: noqa: T201 - a program prints
 
@@ -12,7 +12,7 @@ SHOWN = 20  # broken seeds
 
 
 def main() -> int:
-    """Run what the command line asks for; 1 if anything is broken."""
+    """Run the command. Return 1 if an invariant is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

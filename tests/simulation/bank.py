@@ -1,4 +1,4 @@
-"""The bank: hooks that fail in every way, the effects that were not undone, and ``resolve``."""
+"""The bank: hooks that fail in every way, their effects that were not undone, and ``resolve``."""
 
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,11 @@ ACTING = Weighted(
 SCREENING = Weighted((1, "refuses"), (1, "breaks"))
 UNDOING = Weighted((3, "breaks"), (2, "acts and breaks"), (1, "hangs"))
 ASKING = Weighted((3, "does not know"), (1, "breaks"), (1, "hangs"), (2, "takes its time"))
-FOREVER = 500.0  # well beyond every time-out
+FOREVER = 500.0  # seconds; longer than every timeout
 
 
 class Step:
-    """A hook of the bank. All workers share its effects, which outlive every worker."""
+    """A hook of the bank. All workers share its effects, which outlast every worker."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
@@ -74,9 +74,9 @@ class Step:
 
 
 class Bank:
-    """What is held, by hook and intent: placed once and released once, however often it is asked.
+    """The bank's effects by hook and intent. Repeated calls place or release an effect only once.
 
-    And whom each hook has seen: the intent as it was when the hook last acted for it.
+    It also records the intent that each hook last saw.
     """
 
     def __init__(self, world: "World") -> None:
@@ -90,13 +90,13 @@ class Bank:
         world.note(f"the bank does {name} for {intent.id}")
         self.seen[place] = intent
         if intent.id in world.witness.over and place not in self.open:
-            # Its worker slept while others ended its intent: it has to undo this, if it lives to.
+            # The worker slept while others ended its intent. It must undo this, unless it dies first.
             world.saw("acted late")
             self.late[place] = (PROCESS.get(), world.loop.time())
         return self.open.setdefault(place, f"{name} of {intent.id}")
 
     async def screening(self, intent: OrderIntent) -> None:
-        """A plain hook that checks the beneficiary and has nothing to undo."""
+        """A hook that is a plain function: it checks the beneficiary and has nothing to undo."""
         world = self.world
         world.witness.asked("screening", intent)
         how = SCREENING.draw(world.chance) if world.trouble("hook") else "passes"
@@ -112,7 +112,7 @@ class Bank:
         self.open.pop((name, intent.id), None)
 
     async def resolve(self, intent: OrderIntent, doubt: Exception) -> Order | str | None:
-        """Look up an order in the back office; return `NO_ORDER` if it is not there."""
+        """Look up an order in the back office. Return `NO_ORDER` if it does not exist."""
         world = self.world
         how = ASKING.draw(world.chance) if world.trouble("ask") else "looks"
         world.saw("resolve asked")
@@ -124,7 +124,7 @@ class Bank:
         if how == "does not know" or world.setting.resolve == "ignorant":
             return None
         seen = world.service.order_of(intent.id)
-        # What was seen may be old news by the time that it is told.
+        # The result may be outdated when it is returned.
         await world.sleep(
             100.0 * world.chance.random() if how == "takes its time" else world.chance.latency()
         )
@@ -133,7 +133,7 @@ class Bank:
         return seen.id if world.setting.resolve == "id" else Order.from_json(seen.reply)
 
     async def token(self) -> str:
-        """Return the bearer token, or fail because its source is down."""
+        """Return the bearer token, or raise as if its source were down."""
         await self.world.sleep(self.world.chance.latency())
         if self.world.trouble("hook"):
             raise RuntimeError

@@ -1,4 +1,4 @@
-"""The random choices of a seed: the setting of its story, and each event in it."""
+"""The random choices of a seed: the setting of its story, and the events in it."""
 
 import random
 from typing import Any, TypeVar
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
 GAPS = (0.0, 0.0, 0.02, 0.3, 3.0, 20.0, 65.0, 130.0, 400.0, 1000.0)
-"""Seconds between what callers do: at once, within a request, beyond a lease, a doubt, a claim's age."""
+"""Seconds between callers' actions: none, within a request, beyond a lease, a doubt, a claim's age limit."""
 
 
 class Chance(random.Random):
-    """One source of randomness for one story."""
+    """The random choices of one story, from a single seed."""
 
     def once_in(self, rate: float) -> bool:
         return rate > 0.0 and self.random() < rate
@@ -24,12 +24,12 @@ class Chance(random.Random):
         return things[int(self.random() * len(things))]
 
     def latency(self) -> float:
-        """Return 0.001 to 0.3 seconds; each order of magnitude is equally likely."""
+        """Return 0.001 to 0.3 seconds. Each order of magnitude is equally likely."""
         return 0.001 * 10.0 ** (2.5 * self.random())
 
 
 class Weighted:
-    """A table of weighted choices; each row begins with its weight."""
+    """A table of weighted choices. Each row begins with its weight."""
 
     def __init__(self, *rows: tuple[int, Any]) -> None:
         self._drawn = [thing for weight, thing in rows for _ in range(weight)]
@@ -40,22 +40,22 @@ class Weighted:
 
 @frozen(kw_only=True)
 class Setting:
-    """The settings that do not change during a story.
+    """The settings of a story, which do not change during it.
 
     Args:
-        workers: how many.
-        keys: the keys that are delivered; None among them is a key that the client makes.
+        workers: the number of workers.
+        keys: the keys that are delivered; None stands for a key that the client generates.
         checks: whether there is a hook before the hold.
-        screens: whether there is a plain one, too.
+        screens: whether there is a plain function, too.
         releases: whether some workers run a release of the bank's software that lacks the check.
-        named: whom the deliveries name as the beneficiary: most often one and the same.
-        resolve: what ``resolve`` can do: "order", "id", "ignorant", or "none" where there is none.
+        named: the beneficiaries that the deliveries name, mostly the same one.
+        resolve: what ``resolve`` can return: "order", "id", "ignorant", or "none" if there is no ``resolve``.
         stubborn: the hook whose undo always fails, if any.
         token: whether the token is a callable.
-        journal: how often a write fails, and so on for each of the others.
+        journal: how often a write fails; so for each of the following.
         slow: how often a write is slow.
         crash: how often a process crashes.
-        freeze: how often it freezes.
+        freeze: how often a process freezes.
     """
 
     workers: int
@@ -78,7 +78,7 @@ class Setting:
 
 
 def setting(chance: Chance) -> Setting:
-    """Draw a setting. Most stories have only some kinds of trouble, so that the effect of each is clear."""
+    """Draw a setting. Most stories have only some kinds of failures, so that the effect of each is clear."""
     rate = (0.0, 0.0, 0.05, 0.2, 0.4)
     checks = chance.once_in(0.5)
     words = Chance(chance.random())

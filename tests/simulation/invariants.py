@@ -1,7 +1,7 @@
-"""The invariants. Each is a function that returns what is wrong, or None.
+"""The invariants. Each is a function that returns a description of the violation, or None.
 
-Some are asked the moment something happens, the last of them when the story is over: all faults have
-stopped, who survived has finished, and a healthy worker has recovered what the others left.
+Some are checked immediately when something happens. The last ones are checked at the end of the story: no
+more faults happen, the surviving workers have finished, and a healthy worker has recovered the rest.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def nothing_is_sent_without_its_mark(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
-    """When the first byte is sent, the key's record shows this attempt as sending."""
+    """When the first byte is sent, the key's record shows this attempt as being sent."""
     entry = world.database.entries.get(intent.key)
     if entry is None or attempt is None or entry.attempt != attempt or entry.intent_id != intent.id:
         return f"{intent.id} is sent, and the journal knows nothing of it"
@@ -32,7 +32,7 @@ def nothing_is_sent_without_its_mark(world: "World", intent: OrderIntent, attemp
 
 
 def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
-    """The last check before the first byte is within the attempt's recorded time."""
+    """The last check before the first byte happens within the attempt's recorded time."""
     entry = world.database.entries.get(intent.key)
     if entry is not None and entry.attempt == attempt and world.database.now() > entry.sent_until:
         return f"{intent.id} is sent {world.database.now() - entry.sent_until:g} s after sent_until"
@@ -42,8 +42,8 @@ def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str |
 def nothing_is_done_for_whoever_waits_no_longer(
     world: "World", said: "Record | None", what: str
 ) -> str | None:
-    """Each hook begins, and the first byte is sent, before the caller's deadline."""
-    if said is None or world.loop.time() < said.deadline + 1e-5:  # a moment has whole microseconds
+    """Each hook starts, and the first byte is sent, before the caller's deadline."""
+    if said is None or world.loop.time() < said.deadline + 1e-5:  # datetimes have whole microseconds
         return None
     return f"{what} for {said.key}, {world.loop.time() - said.deadline:g} s after its caller's deadline"
 
@@ -58,7 +58,7 @@ def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str |
 def nothing_is_sent_that_was_checked_for_others(
     world: "World", intent: OrderIntent, said: "Record | None"
 ) -> str | None:
-    """When the first byte is sent, every hook of this client has checked this caller's arguments."""
+    """When the first byte is sent, every hook of this client has checked the caller's arguments."""
     if said is None or said.beneficiary != intent.beneficiary or said.held != intent.held:
         return f"{intent.id} is sent for {intent}, and its caller said {said}"
     for hook in world.hooks_at_work():
@@ -71,9 +71,9 @@ def nothing_is_sent_that_was_checked_for_others(
 
 
 def nothing_is_held_beside_that_is_not_on_record(world: "World", intent: OrderIntent) -> str | None:
-    """When the first byte is sent, every other hook's effect for the key is undone or recorded as pending.
+    """When the first byte is sent, every other hook's effect for the key is undone, or its undo is recorded.
 
-    Only a worker that sleeps may have acted since.
+    Effects that a sleeping worker has caused since then are exempt.
     """
     entry = world.database.entries[intent.key]
     known = {(hook, entry.intent_id) for hook in entry.hooks}
@@ -111,12 +111,12 @@ def no_receipt_is_asked_for_twice(hook: str, intent: OrderIntent, kept: set[str]
 def nothing_is_undone_before_the_no_is_on_record(
     world: "World", hook: str, intent: OrderIntent
 ) -> str | None:
-    """An undo begins only after the intent's definite failure is recorded."""
+    """An undo starts only after the definite failure of its intent is recorded."""
     return None if intent.id in world.witness.over else f"{hook} of {intent.id} is undone too early"
 
 
 def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
-    """A recorded receipt stays on record until the hook is undone with it."""
+    """A recorded receipt stays recorded until its hook is undone with it."""
     witness = world.witness
     for one in entry.pending_undos:
         place = (one.intent.id, one.hook)
@@ -129,7 +129,7 @@ def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
 
 
 def nobody_decides_alone(world: "World", key: str, before: Entry | None, move: Move) -> str | None:
-    """Under dual control, another person proposed the end of a doubt, for the same version of the key."""
+    """Under dual control, another person proposed the end of a doubt for the same version of the key."""
     by = getattr(move, "by", None)
     if not (world.four_eyes and isinstance(move, (Resolve, Refute)) and by != "resolve"):
         return None
@@ -145,7 +145,7 @@ def nobody_decides_alone(world: "World", key: str, before: Entry | None, move: M
 
 
 def what_is_told_is_an_outcome(world: "World", record: "Record") -> str | None:
-    """A call ends in an order or in one of our own errors."""
+    """A call returns an order or raises an error of the package."""
     if record.order is None and not isinstance(record.error, TransferError):
         return f"the caller of {record.key} is told {record.error!r}"
     return None
@@ -165,7 +165,7 @@ def an_order_given_back_exists_and_is_on_record(world: "World", record: "Record"
 
 
 def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
-    """A caller that receives ``order_may_exist=False`` receives the truth."""
+    """If a caller receives ``order_may_exist=False``, its order does not exist."""
     error = record.error
     if isinstance(error, TransferError) and not error.order_may_exist:
         made = world.service.order_of(record.intent_id or "")
@@ -177,7 +177,7 @@ def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
 
 
 def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -> str | None:
-    """When a caller receives ``order_may_exist=False``, its key has no order at the service."""
+    """If a caller receives ``order_may_exist=False``, the service has no order of the key."""
     error = record.error
     if not isinstance(error, TransferError) or error.order_may_exist:
         return None
@@ -186,7 +186,7 @@ def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -
 
 
 def _seen_by(world: "World", record: "Record") -> int | None:
-    """Return the number of orders when a call last read its key; None if it has not slept since."""
+    """Return the number of orders when the call last read its key; None if the worker has not slept since."""
     process = PROCESS.get()
     return record.orders_seen if process is not None and process.thawed_at > record.read_at else None
 
@@ -194,7 +194,7 @@ def _seen_by(world: "World", record: "Record") -> int | None:
 def nothing_is_published_as_free_that_has_an_order(
     world: "World", record: "Record", outcome: OrderOutcome
 ) -> str | None:
-    """When a worker publishes that no order may exist, the key has no order."""
+    """If a worker publishes that no order may exist, the key has no order."""
     if outcome.order_may_exist:
         return None
     made = world.service.order_of_key(outcome.key, seen=_seen_by(world, record))
@@ -206,13 +206,13 @@ def nothing_is_published_as_free_that_has_an_order(
 
 
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
-    """An error about an order that was created but not recorded has an order that exists.
+    """If an error says that an order was created but not recorded, that order exists.
 
-    That a twin's order is not its own, only the journal could have told.
+    It may be another key's order with the same content, because only the journal could show the difference.
     """
     error = record.error
     if isinstance(error, JournalFailed) and error.outcome is Outcome.CREATED:
-        order_id = error.order.id if error.order is not None else None  # None: `resolve` knew the id alone
+        order_id = error.order.id if error.order is not None else None  # None: `resolve` returned only the id
         if not any(order_id in (None, one.id) for one in world.service.orders):
             return f"the caller of {record.key} is told of an order {order_id} that does not exist"
         if world.database.entries[record.key or ""].state is KeyState.FREE:
@@ -221,7 +221,7 @@ def a_created_without_a_record_carries_its_order(world: "World", record: "Record
 
 
 def an_unknown_leaves_the_key_bound(world: "World", record: "Record") -> str | None:
-    """While an outcome is unknown the key is bound, unless the outcome became certain since."""
+    """While an outcome is unknown, the key is bound, unless the outcome has become certain since."""
     error = record.error
     if isinstance(error, TransferError) and error.outcome is Outcome.UNKNOWN:
         entry = world.database.entries[record.key or ""]
@@ -245,7 +245,7 @@ OF_WHAT_IS_TOLD: tuple[Callable[["World", "Record"], str | None], ...] = (
 
 
 def no_duplicate_is_suspected(event: DuplicateSuspected) -> str | None:
-    """All refutations here are right, so no order may appear after one."""
+    """All refutations in a story are right, so no order may appear after one."""
     return f"{event.order_id} is suspected to be a duplicate"
 
 
@@ -260,7 +260,7 @@ def no_order_is_lost(world: "World") -> Iterator[str]:
 
 
 def every_order_binds_its_key(world: "World") -> Iterator[str]:
-    """The key of an order is recorded as created with it, or as in doubt."""
+    """The key of every order is recorded as created with it, or as in doubt."""
     for made in world.service.orders:
         entry = world.database.entries[made.key]
         created = entry.state is KeyState.CREATED and entry.order_id == made.id
@@ -269,14 +269,14 @@ def every_order_binds_its_key(world: "World") -> Iterator[str]:
 
 
 def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
-    """A definite failure stays true for requests that were still in flight."""
+    """A definite failure stays true even for requests that were still in flight."""
     for record in world.witness.records:
         if found := a_certain_no_is_true(world, record):
             yield f"in the end, {found}"
 
 
 def nothing_is_stuck(world: "World") -> Iterator[str]:
-    """No key is claimed or sending without a worker, or in doubt although its outcome is known."""
+    """No key stays claimed or sending without a worker, or in doubt although its outcome is known."""
     for key, entry in world.database.entries.items():
         if entry.state in (KeyState.CLAIMED, KeyState.SENDING):
             yield f"key {key} is {entry.state.value} for ever"
@@ -304,10 +304,10 @@ def holds_are_kept_for_what_exists_or_may(world: "World") -> Iterator[str]:
 
 
 def nothing_else_is_held(world: "World") -> Iterator[str]:
-    """The effects of hooks for an intent that definitely failed are undone, or recorded as pending.
+    """The effects of hooks for an intent that definitely failed are undone, or their undos are recorded.
 
-    One thing nobody can take back: what a worker did who slept while others ended its intent, and who
-    then died, or lost the journal, before it could say so.
+    One case is exempt: a worker slept while others ended its intent, then acted, and died or lost the journal
+    before it could record this.
     """
     entries = world.database.entries.values()
     bound = {(hook, entry.intent_id) for entry in entries if _is_bound(entry) for hook in entry.hooks}
@@ -323,7 +323,7 @@ def nothing_else_is_held(world: "World") -> Iterator[str]:
 
 
 def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
-    """After an outcome was published as unknown, its end is published, too."""
+    """If an outcome was published as unknown, the end of the doubt is published, too."""
     outcomes = world.witness.outcomes
     ends = {(one.key, one.intent_id) for one in outcomes if one.outcome is not Outcome.UNKNOWN}
     doubts = {(one.key, one.intent_id) for one in outcomes if one.outcome is Outcome.UNKNOWN}
@@ -334,7 +334,7 @@ def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
 
 
 def what_is_published_is_true(world: "World") -> Iterator[str]:
-    """A published order exists, and a published definite failure has none."""
+    """A published order exists. If a definite failure was published, no order exists."""
     existing = {one.id: one.key for one in world.service.orders}
     for one in world.witness.outcomes:
         if one.outcome is Outcome.CREATED and existing.get(one.order_id or "") != one.key:
@@ -346,7 +346,7 @@ def what_is_published_is_true(world: "World") -> Iterator[str]:
 def what_nobody_could_prevent_is_detected(world: "World") -> Iterator[str]:
     """A sender that was paused beyond every wait, and continued after its doubt was ended, left a trace.
 
-    Unless it died, or lost the journal, before it could say so.
+    A sender that died or lost the journal before it could record this is exempt.
     """
     published = {one.intent_id for one in world.witness.outcomes if one.error == "DuplicateSuspected"}
     for intent_id, (process, when) in world.witness.beyond.items():

@@ -1,4 +1,4 @@
-"""The database that all workers share, and each worker's connection, which loses and delays writes."""
+"""The database that all workers share, and each worker's connection, which may lose or delay writes."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 EPOCH: ContextVar[int] = ContextVar("EPOCH", default=0)
 ATTEMPT: ContextVar[str | None] = ContextVar("ATTEMPT", default=None)
-"""The claim of the current task, and the mark that it requested."""
+"""The claim of the current task, and its requested mark."""
 
 TROUBLE = Weighted((3, "lost"), (3, "unknown"), (2, "unknown, and later"))
 
 
 class DatabaseGone(Exception):
-    """The connection broke, so it is unknown whether the write was committed."""
+    """The connection broke, so the result of the commit is unknown."""
 
 
 class Database:
-    """Entries by key. The real state machine decides; the clock may be far ahead and then set back."""
+    """Entries by key. The real state machine decides. The clock may be far ahead and later be set back."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Database:
 
 
 class WorkerJournal(Journal):
-    """One worker's journal. It need not be closed, and is never pruned."""
+    """The journal of one worker. It need not be closed, and is never pruned."""
 
     durable = True
 
@@ -71,7 +71,7 @@ class WorkerJournal(Journal):
         world = self.world
         trouble = TROUBLE.draw(world.chance) if world.trouble("journal") else "none"
         done = world.loop.create_future()
-        # The way there is the worker's own: its death loses the write, its caller's cancellation does not.
+        # The worker sends the write itself: its death loses the write, but a cancelled caller does not.
         world.loop.call_later(self._latency(), self._arrive, key, move, trouble, done)
         PROCESS.get().on_the_way_to(type(move).__name__)
         if isinstance(move, MarkSending):
@@ -95,7 +95,7 @@ class WorkerJournal(Journal):
             world.saw(f"commit {trouble}")
             verdict = DatabaseGone()
         if trouble == "unknown, and later":
-            # A connection that breaks on a commit leaves it to the database, which may itself be slow.
+            # If a connection breaks during a commit, the database may still make the commit later.
             later = world.chance.random() * world.chance.one_of((0.1, 5.0, 100.0))
             world.loop.call_later(later, world.database.commit, key, move, context=OUTSIDE)
         elif trouble != "lost":

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop without sockets or threads, and the processes that live and die in it."""
+"""Virtual time: an event loop without sockets or threads, and the processes that run and die in it."""
 
 import asyncio
 import heapq
@@ -12,13 +12,13 @@ from typing import Any
 from attrs import define, field
 
 OUTSIDE = Context()
-"""The context of the service, the database and the story itself, which no worker's death affects."""
+"""The context of the service, the database and the story, which the death of a worker does not affect."""
 
-STEPS = 200_000  # more than any story needs: it would never end
+STEPS = 200_000  # more than any story needs; an endless story is stopped here
 
 
 class Handle:
-    """A scheduled callback, with the methods that asyncio needs."""
+    """A scheduled callback with the methods that asyncio needs."""
 
     __slots__ = ("_cancelled", "_when", "args", "callback", "context")
 
@@ -38,7 +38,7 @@ class Handle:
 
 @define(eq=False)
 class Process:
-    """A worker's process, with the step or the event at which it crashes or freezes."""
+    """A worker's process, and the step or event at which it crashes or freezes."""
 
     name: str
     fates: dict[int | str, Callable[["Process"], None]]
@@ -51,12 +51,12 @@ class Process:
     parked: list[Handle] = field(factory=list, repr=False)
 
     def on_the_way_to(self, what: str) -> None:
-        """A point at which the process may crash or freeze before others see its work."""
+        """Pass a point at which the process may crash or freeze before others see its work."""
         if (fate := self.fates.pop(what, None)) is not None:
             fate(self)
 
     def lets(self, handle: Handle) -> bool:
-        """Return whether a step may run now; a frozen process runs it later."""
+        """Return whether a step may run now. A frozen process runs it later."""
         if self.dead:
             return False
         if not self.frozen and (fate := self.fates.pop(self.steps, None)) is not None:
@@ -80,7 +80,7 @@ def this_call() -> Any:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """An event loop that runs what is due, then moves its time to the next timer, until nothing is left."""
+    """An event loop that runs what is due, then advances its time to the next timer, until idle."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -105,7 +105,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Ignore errors: tasks of dead processes never end, and the invariants find all other failures."""
+        """Ignore errors. Tasks of dead processes never end, and the invariants detect all other failures."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -134,10 +134,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # --- time -----------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Run until nothing is left to do; false if that never comes."""
+        """Run until nothing is left to do. Return False if that does not happen."""
         asyncio._set_running_loop(self)
         self.running, hooks = True, sys.get_asyncgen_hooks()
-        # A generator of a dead process must not run on when it is collected.
+        # An async generator of a dead process must not continue when it is garbage-collected.
         sys.set_asyncgen_hooks(finalizer=lambda _: None)
         try:
             for _ in range(STEPS):
@@ -154,7 +154,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _jump(self) -> bool:
-        """Move the time to the next timer. Return whether there is one."""
+        """Advance the time to the next timer. Return whether there is one."""
         while self._timers:
             when, _, handle = heapq.heappop(self._timers)
             if not handle._cancelled:
@@ -164,16 +164,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def pass_(self, seconds: float) -> None:
-        """Let time go by while nothing happens."""
+        """Advance the time without running anything."""
         self._now += seconds
 
     def again(self, handles: list[Handle]) -> None:
-        """Continue the parked callbacks in their order."""
+        """Schedule the parked callbacks in their order."""
         self._ready.extend(handles)
 
     def bury(self) -> None:
         """Close the coroutines of dead processes now, not during another story."""
-        asyncio._set_running_loop(self)  # which a coroutine that is closed asks for
+        asyncio._set_running_loop(self)  # a coroutine that is closed may ask for the running loop
         for task in self._tasks:
             if not task.done():
                 coro = task.get_coro()

@@ -1,4 +1,4 @@
-"""The service and the network: answers of every kind, lost answers, and late requests."""
+"""The service and the network: responses of every kind, lost responses, and late requests."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ from transfer_async.journal.model import SETTLE_AFTER
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-ABANDONED_AFTER = 4500.0  # longer than two freezes of one process
+ABANDONED_AFTER = 4500.0  # longer than two freezes of a process
 WISH, OTHER_WISH = new_order(), new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
 FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
 
 
 def _reply(wish: NewOrder) -> tuple[bytes, bytes]:
-    """The parts of the service's response before and after the order's id."""
+    """Return the parts of the service's response before and after the order's id."""
     fields: dict[str, Any] = {
         "id": "HERE",
         "poster_fee": 1,
@@ -48,12 +48,12 @@ OURS, FOREIGN = _reply(WISH), _reply(OTHER_WISH)
 
 @frozen
 class Answer:
-    """One way to answer.
+    """One way to respond.
 
     Args:
-        effect: when the order comes to be: "at once", "slowly", "too late" for anybody to wait, or never.
-        status: None if there is no answer.
-        body: "order", "another's", "twin's" (of another key with the same wish), "cut", or literal bytes.
+        effect: when the order is created: "at once", "slowly", "too late" for anyone to wait, or never.
+        status: the status; None if there is no response.
+        body: "order", "another's", "twin's" (of another key with the same content), "cut", or literal bytes.
     """
 
     effect: str
@@ -97,7 +97,7 @@ class Made:
 
 @define(eq=False)
 class Request:
-    """A request whose first byte was sent. ``latest`` is the last time at which it may take effect."""
+    """A request whose first byte was sent. ``latest`` is the last time at which it may create an order."""
 
     key: str
     intent_id: str
@@ -107,7 +107,7 @@ class Request:
 
 
 class Service:
-    """The service. It knows no keys, so each request that reaches it creates another order."""
+    """The service. It does not know keys, so each request that arrives creates another order."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -118,11 +118,11 @@ class Service:
         return next((order for order in self.orders if order.intent_id == intent_id), None)
 
     def order_of_key(self, key: str | None, *, seen: int | None = None) -> Made | None:
-        """Return the key's first order, among the first ``seen`` orders if that is given."""
+        """Return the key's first order. If ``seen`` is given, consider only that many orders."""
         return next((order for order in self.orders[:seen] if order.key == key), None)
 
     def take(self, request: Request) -> None:
-        """Receive a request of a worker."""
+        """Receive a request from a worker."""
         world, chance = self.world, self.world.chance
         self.requests += 1
         answer = ANSWERS.draw(chance) if world.trouble("service") else GOOD
@@ -137,7 +137,7 @@ class Service:
         elif answer.effect == "too late":
             when = now + (request.latest - now) * chance.random()
             world.loop.call_at(when, self._effect, request, context=OUTSIDE)
-        if answer.status is not None or chance.once_in(0.5):  # else the worker waits until its time is over
+        if answer.status is not None or chance.once_in(0.5):  # otherwise, the worker waits until its timeout
             world.loop.call_at(told, self._answer, request, answer, context=OUTSIDE)
 
     def _effect(self, request: Request) -> None:
@@ -167,7 +167,7 @@ class Service:
             head, tail = FOREIGN if request.wish == WISH else OURS
             return head + b"tx-0" + tail
         if what == "twin's":
-            # Nobody could tell an order of the same content that no key has yet.
+            # Use only an order that is already recorded for another key; others could not be told apart.
             ids = self.world.database.ids
             bound = next((one for one in self.orders if ids.get(one.id, request.key) != request.key), None)
             if bound is not None and request.wish == WISH:
@@ -192,7 +192,7 @@ class Wire:
         return None
 
     async def write(self, content: bytes) -> None:
-        """Send the first byte. The process may still pause between its last check and this write."""
+        """Send the first byte. The process may still pause between the last check and this write."""
         world, intent = self.world, self.intent
         world.witness.looked(intent)
         looked = world.loop.time()
@@ -201,7 +201,7 @@ class Wire:
         if (paused := world.loop.time() - looked) >= SETTLE_AFTER - 1.0:
             world.witness.continued(intent, paused)
             if world.pauses.once_in(0.3):
-                raise ConnectionResetError  # most connections outlive it, if nobody sends on them
+                raise ConnectionResetError  # most idle connections survive such a pause
             world.saw("sent after a pause")
         latest = world.loop.time() + SETTLE_AFTER - 1.0
         world.witness.sending(intent)
@@ -212,7 +212,7 @@ class Wire:
 class SimulatedTransport:
     """A stand-in for `transfer_async._http.transport.Transport`."""
 
-    is_open = False  # or a client that died with its process would warn
+    is_open = False  # otherwise, a client that died with its process would warn
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -230,7 +230,7 @@ class SimulatedTransport:
                 wire.reply.set_exception(TransportClosed())
 
     def stays_quiet(self, carrier: ConnectionState) -> bool:
-        """Return true: nothing follows a response here."""
+        """Return True: nothing ever follows a response here."""
         return True
 
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:

@@ -1,4 +1,4 @@
-"""The story of a seed: deliveries, recoveries, closings and cancellations; then the final checks."""
+"""The story of a seed: deliveries, recoveries, closings and cancellations, followed by the final checks."""
 
 import logging
 from collections import Counter
@@ -16,12 +16,12 @@ from tests.simulation.world import Worker, World
 from transfer_async._pipeline import call
 from transfer_async.journal.model import LONGEST_LEASE
 
-LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a clock did
+LONG = LONGEST_LEASE + 1500.0  # longer than every lease, claim and doubt, even with a wrong clock
 
 
 @frozen
 class TransitionResult:
-    """The result of a seed: the broken invariants, the counted events, and the trace if requested."""
+    """The result of a seed: the broken invariants, the event counts and, if requested, the trace."""
 
     seed: int
     broken: tuple[str, ...]
@@ -30,7 +30,7 @@ class TransitionResult:
 
 
 class _Ids:
-    """Ids that count up, so that a trace is always the same."""
+    """Generates ascending ids, so that a trace is reproducible."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +45,7 @@ _ids = _Ids()
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Prepare for stories: ids count up, and nothing is logged."""
+    """Prepare for stories: ids ascend, and nothing is logged."""
     log = logging.getLogger("transfer_async")
     was, disabled = call.fresh_id, log.disabled
     call.fresh_id = _ids
@@ -58,7 +58,7 @@ def staged() -> Iterator[None]:
 
 
 def tell(seed: int, *, trace: bool = False) -> TransitionResult:
-    """Run one story, and return its result."""
+    """Run one story and return its result."""
     _ids.count = 0
     world = World(seed, trace=trace)
     world.note(repr(world.setting))
@@ -81,7 +81,7 @@ def tell(seed: int, *, trace: bool = False) -> TransitionResult:
 
 
 def _begin(world: World) -> None:
-    """Schedule what callers and operators do."""
+    """Schedule the actions of callers and operators."""
     chance, loop, when = world.chance, world.loop, world.loop.time()
     if world.database.ahead:
         loop.call_at(when + world.clock_is_set_back_after, world.database.set_back, context=OUTSIDE)
@@ -119,7 +119,7 @@ def _deliver(world: World) -> None:
     if chance.once_in(0.1):
         after = chance.one_of((chance.latency(), 2.0, 30.0)) * chance.random()
         world.loop.call_later(after, task.cancel, context=OUTSIDE)
-    if chance.once_in(0.2):  # the same message at the same time, somewhere
+    if chance.once_in(0.2):  # deliver the same message to any worker at the same time
         again = Record(key=record.key, wish=record.wish, beneficiary=record.beneficiary)
         chance.one_of(world.workers).deliver(again, None)
 
@@ -137,13 +137,13 @@ def _close(world: World) -> None:
 
 
 def _recover_once_more(world: World, healthy: Worker) -> None:
-    """Run one more recovery, which publishes the ends of doubts that the last deliveries brought."""
+    """Run one more recovery, which publishes the ends of the doubts caused by the last deliveries."""
     world.loop.call_soon(healthy.recover, context=OUTSIDE)
     world.loop.run()
 
 
 def _settle(world: World, healthy: Worker) -> bool:
-    """After all faults have stopped, let a healthy worker recover, and deliver each key once more."""
+    """After the last fault, let a healthy worker recover, and deliver each key once more."""
     world.note("--- calm ---")
     world.loop.pass_(LONG)
     world.loop.call_soon(healthy.recover, context=OUTSIDE)

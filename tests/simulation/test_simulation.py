@@ -1,4 +1,4 @@
-"""The promise is kept in every random story, and the stories find planted faults."""
+"""Every random story keeps the promise, and the stories detect planted faults."""
 
 from collections import deque
 from typing import Any
@@ -20,17 +20,17 @@ MUST_BE_SEEN = (
     # the service
     *("status 200", "status 401", "status 422", "status 429", "status 503"),
     *("late effect", "foreign order"),
-    # workers, and their hooks
+    # workers and their hooks
     *("paused before the write", "sent after a pause", "paused beyond every wait"),
     *("crash", "freeze", "takeover", "claim taken over", "stale claim ended", "acted late"),
     *("undo failed", "late undo", "owe", "owed paid"),
     # the journal
     *("commit lost", "commit unknown", "commit unknown, and later", "slow commit", "clock set back"),
-    # doubts, and people
+    # doubts and operators
     *("doubt", "resolve", "refute", "end of a doubt told", "operator heard", "proposed"),
 )
 RARE = ("twin's order", "approved")
-"""Seen only in hundreds or thousands of stories."""
+"""Events that occur only in hundreds or thousands of stories."""
 
 
 @pytest.fixture(scope="session")
@@ -64,5 +64,5 @@ def test_a_planted_fault_is_noticed(fault: str, record_property: Any):
     verdict = trials.caught(fault, seeds)
 
     assert verdict is not None
-    assert not trials.traced(verdict.seed).broken  # it is the fault's doing
+    assert not trials.traced(verdict.seed).broken  # without the fault, the same seed is fine
     record_property("caught", f"{trials.replay(verdict)} --planted {fault}: {verdict.broken[0]}")

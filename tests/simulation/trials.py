@@ -1,4 +1,4 @@
-"""Run many seeds in several processes, and planted faults until one seed finds each."""
+"""Run many seeds in several processes. For planted faults, run seeds until one detects each."""
 
 import gc
 import multiprocessing
@@ -11,17 +11,17 @@ from attrs import define, field
 from tests.mutation.in_process import BY_NAME, planted
 from tests.simulation.story import TransitionResult, staged, tell
 
-SHARE = 500  # seeds that a process is given at once
+SHARE = 500  # the number of seeds for a process at a time
 BOUND = 3000
-"""The number of seeds within which each planted fault must be found."""
+"""The number of seeds within which each planted fault must be detected."""
 
 SEEN = [fault.name for fault in BY_NAME.values() if fault.seed is not None]
-"""The planted faults that a story must find."""
+"""The planted faults that a story must detect."""
 
 
 @define
 class Tally:
-    """The results of many seeds: their number, the counted events, and the broken seeds."""
+    """The results of many seeds: their number, the event counts, and the seeds with broken invariants."""
 
     seeds: int = 0
     counts: Counter[str] = field(factory=Counter)
@@ -35,11 +35,11 @@ class Tally:
 
 
 def stories(seeds: Iterable[int]) -> Iterator[TransitionResult]:
-    """Yield the result of each seed. Garbage is collected only between stories, for speed."""
+    """Yield the result of each seed. For speed, garbage is collected only between stories."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.collect()
-    gc.freeze()  # for good: what was frozen before would be set free with it
+    gc.freeze()  # never unfrozen, because that would also unfreeze objects frozen earlier
     try:
         for count, seed in enumerate(seeds, 1):
             with staged():
@@ -60,7 +60,7 @@ def _tally(seeds: range) -> Tally:
 
 
 def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
-    """Yield the tally so far until all seeds are done. A single job runs in this process."""
+    """Yield the tally so far until all seeds are done. With a single job, they run in this process."""
     if jobs == 1:
         yield _tally(seeds)
         return
@@ -76,13 +76,13 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
 
 
 def caught(fault: str, seeds: Iterable[int]) -> TransitionResult | None:
-    """Return the result of the first seed that finds a planted fault, or None."""
+    """Return the result of the first seed that detects a planted fault, or None."""
     with planted(fault):
         return next((verdict for verdict in stories(seeds) if verdict.broken), None)
 
 
 def traced(seed: int, fault: str | None = None) -> TransitionResult:
-    """Run one seed with its trace."""
+    """Run one seed and record its trace."""
     with planted(fault), staged():
         return tell(seed, trace=True)
 

@@ -1,4 +1,4 @@
-"""An observer of the whole story: it knows every record, order and result, and checks the invariants."""
+"""An observer of the complete story. It sees every record, order and result, and checks the invariants."""
 
 from collections import Counter
 from contextvars import ContextVar
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @define(eq=False, kw_only=True)
 class Record:
-    """One call, and its result for the caller: an order, an error, or nothing."""
+    """One call and its result: an order, an error, or nothing."""
 
     key: str | None
     wish: NewOrder
@@ -41,11 +41,11 @@ class Record:
 
 
 RECORD: ContextVar[Record | None] = ContextVar("RECORD", default=None)
-"""The call of the current task, as its caller made it."""
+"""The call of the current task, with its caller's arguments."""
 
 
 class Witness:
-    """Check the invariants at each transition, request, hook and result."""
+    """Checks the invariants at each transition, request, hook and result."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -63,7 +63,7 @@ class Witness:
         self._kept_when_claimed: dict[tuple[str, int], set[str]] = {}
 
     def check(self, found: str | None) -> None:
-        """Record a broken invariant; not after a sender that was paused beyond every wait has continued."""
+        """Record a broken invariant, unless a sender that was paused beyond every wait has continued."""
         if found is not None and not self.beyond:
             self.detected(found)
 
@@ -144,7 +144,7 @@ class Witness:
         self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), "sent"))
 
     def continued(self, intent: OrderIntent, paused: float) -> None:
-        """Note that a process continues that was paused between its last check and the write."""
+        """Note that a process continues after a pause between its last check and the write."""
         if paused >= ABANDONED_AFTER and intent.id in self.over:
             self.world.saw("paused beyond every wait")
             self.beyond[intent.id] = (PROCESS.get(), self.world.loop.time())
@@ -173,21 +173,21 @@ class Witness:
             self.check(invariant(self.world, record))
 
     def reads_key(self) -> None:
-        """Note that a call reads its key; it cannot know about later orders."""
+        """Note that a call reads its key. It cannot know about later orders."""
         if (record := RECORD.get()) is not None:
             record.read_at, record.orders_seen = self.world.loop.time(), len(self.world.service.orders)
 
     def publishing(self, record: Record, outcome: OrderOutcome) -> None:
-        """Note that a worker passes an outcome to its broker."""
+        """Note that a worker is about to publish an outcome."""
         self.check(invariants.nothing_is_published_as_free_that_has_an_order(self.world, record, outcome))
 
     def published(self, outcome: OrderOutcome) -> None:
-        """Note that this outcome was published."""
+        """Note that an outcome was published."""
         self.world.note(f"published: {outcome}")
         self.outcomes.append(outcome)
 
     def event(self, record: Record, event: Event) -> None:
-        """Receive an event, which has the intent that the call works on."""
+        """Receive an event that contains the call's intent."""
         record.intent_id = event.intent_id or record.intent_id
         if isinstance(event, RateLimitWaited):
             self.world.saw("RateLimitWaited")

@@ -1,4 +1,4 @@
-"""The world of one story: time, database, service, bank, and the workers."""
+"""The world of one story: clock, database, service, bank and workers."""
 
 import asyncio
 from collections import Counter
@@ -50,9 +50,10 @@ MOMENTS = (
     ),
     "undo",
 )
-BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
+# The setting of the clients: the time for which a request may still take effect.
+BELIEVED_AFTER = SETTLE_AFTER
 PAUSES = (40.0, 350.0, 1000.0, 1800.0, 4000.0, 9000.0)
-"""Seconds of a pause between the last check and the write; the last one is longer than every wait."""
+"""The seconds of a pause between the last check and the write. The last pause is longer than every wait."""
 
 YEARS = 3e8
 ADDRESS = "https://service.example"
@@ -60,7 +61,7 @@ POLICY, TIMEOUTS = RetryPolicy(), Timeouts()
 
 
 class World:
-    """Everything in the story of one seed."""
+    """All objects of one story."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.chance = Chance(seed)
@@ -99,11 +100,11 @@ class World:
         await asyncio.sleep(seconds)
 
     def trouble(self, kind: str, share: float = 1.0) -> bool:
-        """Return whether something goes wrong now."""
+        """Return whether a failure of this kind happens now."""
         return not self.calm and self.chance.once_in(share * getattr(self.setting, kind))
 
     def hooks_at_work(self) -> list[str]:
-        """The names of the hooks of the worker that runs now."""
+        """Return the names of the hooks of the worker that runs now."""
         process = PROCESS.get()
         return [] if process is None else [hook.name for hook in process.client._context.hooks]
 
@@ -117,7 +118,7 @@ class World:
 
 
 class SimulatedClient(TransferClient):
-    """A client whose transport is the world's own service."""
+    """A client with a simulated transport."""
 
     def __init__(self, world: World, token: str, **settings: Any) -> None:
         self._world = world
@@ -128,7 +129,7 @@ class SimulatedClient(TransferClient):
 
 
 class Worker:
-    """A worker, and its current process."""
+    """A worker with its current process."""
 
     def __init__(self, world: World, name: str, *, mortal: bool = True) -> None:
         self.world, self.name, self.mortal = world, name, mortal
@@ -146,7 +147,7 @@ class Worker:
 
     @property
     def client(self) -> Any:
-        """Return the process's client. It is created at its first use, because many processes need none."""
+        """Return the process's client. It is created on first use, because many processes need none."""
         if self.process.client is None:
             self.process.client = self._made()
         return self.process.client
@@ -201,7 +202,7 @@ class Worker:
         world.saw("freeze")
 
     def _pause(self, process: Process) -> None:
-        """Pause once in a story between the last check and the write, while others recover."""
+        """Pause once in a story between the last check and the write. Other workers recover meanwhile."""
         world, seconds = self.world, self.world.pause
         if not seconds:
             return
@@ -234,7 +235,7 @@ class Worker:
     # --- what it is asked to do -----------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, Any], record: Record | None = None) -> "asyncio.Task[Any]":
-        """Begin ``work`` in the worker's process. Restart a dead worker first."""
+        """Start ``work`` in the worker's process. Restart a dead worker first."""
         context = Context()
         context.run(PROCESS.set, self.process)
         context.run(RECORD.set, record)
@@ -266,7 +267,7 @@ class Worker:
             self.world.saw("cancelled")
             raise
         except Exception as error:
-            if not self.world.loop.running:  # what is left of a dead process is buried: it is told nothing
+            if not self.world.loop.running:  # the coroutine belongs to a dead process
                 raise
             record.error = error
         record.key = record.key or getattr(record.error, "key", None) or self._key_of(record)
@@ -276,7 +277,7 @@ class Worker:
             await self._publish(outcome)
 
     async def _take_late(self, client: TransferClient, record: Record, words: Any) -> None:
-        """Run one of two orders of a file, whose result may wait while the other's is stored."""
+        """Run two orders of a batch, of which one result may wait while the other is stored."""
         world, wish = self.world, OrderRequest(record.wish, **words)
         requests = [OrderRequest(cast("Any", None)), wish]
         taken: OrderResult | None = None
@@ -291,7 +292,7 @@ class Worker:
             record.order, record.error = taken.order, taken.error
 
     async def _handle(self, client: TransferClient, record: Record, words: Any) -> OrderOutcome | None:
-        """Handle a message that may have been delivered before."""
+        """Handle a message, which may have been delivered before."""
         handled = await Handler(client).handle(OrderCommand(order=record.wish, **words))
         if isinstance(handled.result, Order):
             record.order = handled.result
@@ -327,7 +328,7 @@ class Worker:
         return report
 
     async def _tell(self, handler: Handler) -> None:
-        with suppress(TransferError):  # the journal's: the next one tells
+        with suppress(TransferError):  # the journal failed; the next run publishes the outcome
             async for outcome in handler.untold():
                 self.world.saw("end of a doubt told")
                 await self._publish(outcome)
@@ -337,14 +338,16 @@ class Worker:
         return self.alive().run(self._look_into_doubts(self.client))
 
     async def _look_into_doubts(self, client: TransferClient) -> None:
-        """Let an operator decide doubts: resolve if there is an order, refute once none can appear."""
+        """Let an operator decide doubts: resolve if an order exists, refute when none can appear any more."""
         world = self.world
         said = {"by": "operator", "reason": "looked"}
-        with suppress(TransferError, ValueError):  # no journal, too early, or somebody was faster
+        # The journal is down, it is too early, or another person was faster.
+        with suppress(TransferError, ValueError):
             for doubt in await client.in_doubt():
                 seen = world.service.order_of(doubt.intent_id)
                 is_stopped = not doubt.sender_reported and world.loop.time() < world.stopped_until
-                wait = ABANDONED_AFTER if is_stopped else SETTLE_AFTER  # a person looks for the process
+                # For a stopped process, the person waits longer.
+                wait = ABANDONED_AFTER if is_stopped else SETTLE_AFTER
                 if seen is None and world.utc() <= doubt.sent_until + timedelta(seconds=wait):
                     continue
                 if world.four_eyes and not world.people.once_in(0.2):
@@ -356,7 +359,7 @@ class Worker:
                 world.saw("operator heard")
 
     async def _by_two(self, client: TransferClient, doubt: Doubt, order_id: str | None) -> None:
-        """Let a person propose a decision, or approve the proposal of another one."""
+        """Let a person propose a decision, or approve another person's proposal."""
         world, desk = self.world, client.operators
         said = {"by": world.people.one_of(("ada", "ben")), "reason": "looked"}
         wanted = Decision.REFUTE if order_id is None else Decision.RESOLVE

@@ -63,7 +63,7 @@ def refused_order() -> NewOrder:
 
 
 class Time:
-    """A clock that stands still until a test moves it or code sleeps."""
+    """A clock that advances only when a test moves it or code sleeps."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -467,11 +467,11 @@ def connects_slowly(client: TransferClient, time: Time, seconds: float) -> None:
 
 
 async def turns(count: int) -> None:
-    """Run this number of iterations of the event loop."""
+    """Run the event loop for this number of iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def owed_hooks(entry: Entry) -> list[str]:
-    """Return the names of the hooks whose undo is pending, in order."""
+    """Return the names of the hooks with pending undos, in order."""
     return [undo.hook for undo in entry.pending_undos]

@@ -25,7 +25,7 @@ PATIENCE = 60.0
 
 _ARGUMENTS = (
     "--headless=new",
-    "--no-sandbox",  # tests may run as root
+    "--no-sandbox",  # needed if the tests run as root
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
@@ -146,7 +146,7 @@ class Tab:
             await self._loaded.wait()
 
     async def tree(self) -> list[dict[str, Any]]:
-        """Return the accessibility tree: role, name and focus of each element."""
+        """Return the accessibility tree: the role, name and focus of each element."""
         found = {node["nodeId"]: node for node in (await self.ask("Accessibility.getFullAXTree"))["nodes"]}
         nodes, left = [], [node["nodeId"] for node in found.values() if "parentId" not in node]
         while left:  # in reading order: each element, then its children, then its next sibling
@@ -195,7 +195,7 @@ class Tab:
         await self.ask("Input.insertText", text=text)
 
     async def follow(self, name: str, *, role: str | None = None) -> None:
-        """Move the focus to a link or button by keyboard, press Enter, and wait for the next page."""
+        """Activate a link or button by keyboard, and wait for the next page."""
         await self.reach(name, role=role)
         self._loaded.clear()
         await self.press("Enter")

@@ -8,7 +8,7 @@ EXTERNAL: Mapping[str, Any] = {
     "transaction_fee": 250,
     "transaction_fee_currency": "NGN",
 }
-"""The fields of `external_order`."""
+"""The fields of ``external_order``."""
 
 ORDER: Mapping[str, Any] = {
     "poster_username": "ada.eze@example.com",

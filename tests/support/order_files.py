@@ -47,7 +47,7 @@ def write_csv(out: Any, rows: Iterable[dict[str, str]], *, columns: Iterable[str
 
 
 def tree(number: int, **changes: Any) -> dict[str, Any]:
-    """Return an order as an object of a JSON Lines file."""
+    """Return an order as the object on a line of a JSON Lines file."""
     cells = row(number)
     external = {name: cells[name] for name in COLUMNS if COLUMNS[name].startswith("order.external_order.")}
     order = {name: cells[name] for name in COLUMNS if COLUMNS[name] == f"order.{name}"}

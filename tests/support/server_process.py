@@ -71,13 +71,13 @@ class ServerProcess(ABC):
     """The signal for an orderly stop, after which all data are stored."""
 
     AT_ONCE: ClassVar[signal.Signals] = signal.SIGKILL
-    """The signal that stops the server as a power cut would."""
+    """The signal that stops the server like a power cut."""
 
     HELLO: ClassVar[bytes] = b""
-    """The bytes that are sent to check whether the server is ready."""
+    """The bytes to send to check whether the server is ready."""
 
     READY: ClassVar[bytes]
-    """The beginning of the response of a server that is ready."""
+    """The first bytes of the response of a server that is ready."""
 
     def __init__(
         self, *, patience: float = 30.0, user: str | None = None, within: Path | None = None
@@ -236,7 +236,7 @@ def data_place(user: str | None = None) -> Path:
 
 
 def _disk_place(user: str | None) -> Path:
-    """Return a directory for temporary files that the server's user can reach."""
+    """Return a directory for temporary files that the server's user can access."""
     places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
     for place in places:
         if _reaches(user, place):

@@ -33,7 +33,7 @@ def mostly_in_trials(rows: Iterable[Any], *, often: Collection[Any]) -> list[Any
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Add the option for the size of the trials, and a profile of Hypothesis for each."""
+    """Add the option ``--trials``, and a Hypothesis profile for each level."""
     parser.addoption(
         OPTION,
         choices=LEVELS,
@@ -52,7 +52,7 @@ EXAMPLES = {"short": 15, "ci": 100, "long": 5_000}
 
 
 def set_level(config: pytest.Config) -> None:
-    """Collect `trial_*.py` unless trials are short, and set the number of examples."""
+    """Collect `trial_*.py` unless trials are short. Set the number of examples."""
     level = config.getoption(OPTION)
     if level != "short":
         config.addinivalue_line("python_files", "trial_*.py")
@@ -70,14 +70,14 @@ def size_of(item: Any, config: pytest.Config) -> int:
 
 
 def is_named(item: Any, config: pytest.Config) -> bool:
-    """Return whether the command line names the test, or its class, as ``path::test``."""
+    """Return whether the command line names the test or its class as ``path::test``."""
     test = item.nodeid.partition("[")[0]
     named = (arg.partition("[")[0] for arg in config.args if "::" in arg)
     return any(test == name or test.startswith(f"{name}::") for name in named)
 
 
 def give_size(metafunc: pytest.Metafunc) -> None:
-    """Give a trial its argument `size`, which is part of the test's id."""
+    """Pass `size` to a trial as an argument, which becomes part of the test's id."""
     if "size" in metafunc.fixturenames:
         metafunc.parametrize("size", [size_of(metafunc.definition, metafunc.config)], scope="session")
 

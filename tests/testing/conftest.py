@@ -1,4 +1,4 @@
-"""The plug-in's fixtures under short names: a sandbox in its own thread, a ledger and a clock."""
+"""Short names for the plug-in's fixtures: a sandbox in its own thread, a ledger and a clock."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from transfer_async.testing import Holds, ManualClock, RunningSandbox
 
 @pytest.fixture
 def beside() -> Iterator[RunningSandbox]:
-    """A sandbox on a thread of its own."""
+    """Return a sandbox in its own thread."""
     with RunningSandbox() as sandbox:
         yield sandbox
 

@@ -1,4 +1,4 @@
-"""The assertions about a key: each accepts the right state, and lists what it found otherwise."""
+"""The assertions about a key. Each accepts the right state, and lists the differences of a wrong one."""
 
 import pytest
 
@@ -53,7 +53,7 @@ async def test_a_doubt_counts_as_one_order_and_a_second_order_is_found(client, h
 
 
 async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
-    """A bank that retries with a new rate and a new key pays twice."""
+    """A bank pays twice if it retries with a new rate and a new key."""
     client.sandbox.faults.add(CloseAfterProcessing())
     with pytest.raises(OutcomeUnknown):
         await created(client)

@@ -1,4 +1,4 @@
-"""Tests for both the real client with a sandbox over sockets, and the fake client: the results are equal."""
+"""The fake client gives the same results as the real client with a sandbox over sockets."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ from transfer_async.testing import (
 
 
 class Real:
-    """The client, and a sandbox over sockets."""
+    """The real client, with a sandbox over sockets."""
 
     def __init__(self, sandbox):
         self.sandbox = sandbox
@@ -59,7 +59,7 @@ class Real:
 
 
 class Fake:
-    """The fake client. Its sandbox is that of the test's only client."""
+    """The fake client. Its sandbox belongs to the only client of the test."""
 
     def client(self, **settings):
         made = FakeClient(**settings)
@@ -79,7 +79,7 @@ def kind(request):
 
 @pytest.fixture
 def opened(kind, holds, hands):
-    """A function that opens a client with the test's holds, clock and settings."""
+    """Return a function that opens a client with the test's holds, clock and settings."""
 
     @contextlib.asynccontextmanager
     async def client(**settings):
@@ -157,7 +157,7 @@ async def test_each_fault_has_the_same_outcome_in_both_clients(fault, beside, ha
 
 
 async def end_of(client, kind, holds):
-    """Return the result of a call, and the state of the key, the service and the bank."""
+    """Return the result of a call, and the final state of the key, the service and the bank."""
     error = order = None
     try:
         order = await create(client)
@@ -178,7 +178,7 @@ async def end_of(client, kind, holds):
 
 
 async def in_doubt_in_the_end(client, kind, loop_time):
-    """Make a call whose response stalls until every timeout has expired."""
+    """Make a call with a stalled response, and let all timeouts expire."""
     call = asyncio.create_task(fails(OutcomeUnknown, client))
     await kind.sandbox.stalled()
     await loop_time.pass_(600.0)
@@ -186,7 +186,7 @@ async def in_doubt_in_the_end(client, kind, loop_time):
 
 
 async def test_a_broken_response_leads_to_doubt(opened, kind, loop_time):
-    """Its details depend on how the bytes are split into packets, so they are not compared."""
+    """The details depend on how the bytes are split into packets, so they are not compared."""
     async with opened() as client:
         kind.sandbox.faults.add(BrokenChunk())
         await in_doubt_in_the_end(client, kind, loop_time)
@@ -205,7 +205,7 @@ class StallsAmidTheBody(Fault):
 
 
 async def test_a_response_that_outlasts_the_timeout_is_unreadable(kind):
-    """A bank may treat this error differently, so the fake client must raise it, too."""
+    """A bank may handle this error in a special way, so the fake client must raise it, too."""
     async with kind.client(timeouts=Timeouts(sock_read=0.5), retry=RetryPolicy(attempts=1)) as client:
         kind.sandbox.faults.add(StallsAmidTheBody())
         error = await fails(OutcomeUnknown, client, held="ours")
@@ -262,7 +262,7 @@ async def test_a_cancelled_call_leaves_a_correct_record(opened, kind):
         kind.sandbox.faults.release()
         await kind.sandbox.finished()
     async with opened(journal=client._context.journal.store) as later:
-        if isinstance(kind, Real):  # the fake's service ends with its client
+        if isinstance(kind, Real):  # closing the fake client also closes its service
             assert (await create(later)).id in kind.sandbox.orders
         else:
             assert (await later.known("k")).order is not None or later.in_doubt()
@@ -292,7 +292,7 @@ def test_a_fake_client_rejects_connection_settings():
 
 
 async def test_closing_a_fake_client_closes_its_service(hands):
-    """A stalled request is then never processed."""
+    """Therefore, a stalled request is never processed."""
     client = FakeClient(clock=hands)
     client.sandbox.faults.add(StallBeforeProcessing())
     paying = asyncio.create_task(create(client, held="ours"))

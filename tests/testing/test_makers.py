@@ -1,4 +1,4 @@
-"""Functions that make complete sample orders, responses and users."""
+"""The functions that make complete sample orders, responses and users."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""A clock that a test controls."""
+"""`ManualClock`, a clock that a test controls."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The plug-in, used by test files in runs of pytest within this one."""
+"""The pytest plug-in, tested with test files that run in another pytest run."""
 
 import shutil
 import tomllib
@@ -69,13 +69,13 @@ def test_some(transfer_fault, transfer_sandbox):
     (rule,) = transfer_sandbox.faults.rules
     assert rule.fault is transfer_fault
 """
-BY_NAME = ["-p", "no:transfer_async"]  # and not as the entry point, if the package is installed
+BY_NAME = ["-p", "no:transfer_async"]  # without the entry point, if the package is installed
 OF_LOOPS = {"anyio", "asyncio"}
 OURS = {"transfer_async", "xdist", "xdist.looponfail"}
 INSTALLED = {plugin.name for plugin in entry_points(group="pytest11")}
 OTHERS = ["cacheprovider", *sorted(INSTALLED - OF_LOOPS - OURS)]
 ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
-"""Options that switch off all plug-ins but those of event loops and ours."""
+"""Options that disable all plug-ins except those for event loops and the package's own."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 NOT_USED = """
 import sys
@@ -90,7 +90,7 @@ def test_nothing_of_ours_is_imported():
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs of pytest that find the plug-in by the entry point of an installed package."""
+    """Return a function that runs pytest, which finds the plug-in by an installed package's entry point."""
     site = pytester.mkdir("site")
     about = site / "transfer_async_fixtures-1.dist-info"
     about.mkdir()
@@ -104,21 +104,21 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 
 
 def run(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run test files, given by name, in a new process."""
+    """Run the named test files in a new process."""
     pytester.makepyfile(**tests)
     return pytester.runpytest_subprocess(*ALONE, "-p", "no:xdist", "-W", "error", *options)
 
 
 @pytest.fixture
 def here(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Runs of pytest in this process, with the plug-in from a conftest."""
+    """Return a function that runs pytest in this process, with the plug-in loaded by a conftest."""
     pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
     pytester.makeini(INI)
     return pytester
 
 
 def run_here(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run test files, given by name, in this process."""
+    """Run the named test files in this process."""
     pytester.makepyfile(**tests)
     return pytester.runpytest_inprocess(*ALONE, "-p", "no:xdist", *BY_NAME, "--strict-markers", *options)
 

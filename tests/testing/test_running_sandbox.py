@@ -1,4 +1,4 @@
-"""A sandbox in its own thread, used from any event loop or from sync code."""
+"""A sandbox in its own thread, used from any event loop or from synchronous code."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The public names as a bank would use them: never run, only checked by `mypy --strict`."""
+"""Uses of the public names, as in a bank's code. They never run; `mypy --strict` only checks them."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -94,7 +94,7 @@ def place_blocking(intent: OrderIntent) -> str:
 
 
 class Screening:
-    """A hook of the bank's own: nothing to derive from."""
+    """A bank's own hook, which needs no base class."""
 
     name = "screening"
 
@@ -337,7 +337,7 @@ FundsHold(place_blocking, release)  # type: ignore[arg-type] # must be refused
 
 
 def takes_any(client: AnyClient) -> None:
-    """Code that a bank tries without sockets."""
+    """A bank's function that it also tests without sockets."""
 
 
 takes_any(TransferClient("https://bank.example", "token"))

@@ -108,7 +108,7 @@ class Case:
         return run
 
     def client(self):
-        """Return a client with the settings of the workers' clients."""
+        """Return a client with the same settings as the workers' clients."""
 
         async def token():
             return self.good_token if self.token is None else self.token()
@@ -142,7 +142,7 @@ class Run:
         await self.client.close()
 
     async def kill(self):
-        """Cancel the worker, as a second signal does."""
+        """Cancel the worker, as a second signal would."""
         self.task.cancel()
         await asyncio.wait([self.task])
         await self.client.close(timeout=0)

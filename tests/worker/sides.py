@@ -1,4 +1,4 @@
-"""The other side of each broker: it sends commands to a worker and reads what the worker publishes."""
+"""The other side of each broker, which sends commands to a worker and reads what the worker publishes."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def until(condition, *, patience=PATIENCE):
 
 
 class Side:
-    """A program on the other side of the broker, with unique names so that tests do not interfere."""
+    """A program on the other side of the broker. Its names are unique, so that tests do not interfere."""
 
     def __init__(self, server, **settings):
         self.server = server
@@ -101,7 +101,7 @@ class NatsSide(Side):
         return (await self._jetstream.stream_info(self._streams[self.settings.commands])).state.messages
 
     async def forget(self):
-        """Delete the workers' consumer."""
+        """Delete the workers' consumer from the broker."""
         await self._jetstream.delete_consumer(self._streams[self.settings.commands], self.settings.group)
 
     async def wipe(self):

@@ -35,7 +35,7 @@ async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port)
 
 
 class Deaf:
-    """A broker whose ``open()`` hangs and ignores ``times`` cancellations, as ``wait_for`` of Python 3.11
+    """A broker whose ``open()`` hangs and ignores ``times`` cancellations, as Python 3.11's ``wait_for``
     may.
     """
 

@@ -86,7 +86,7 @@ async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_p
 
 
 async def unacknowledged(broker, subject):
-    """Return the number of unacknowledged messages of each consumer of a subject's stream."""
+    """Return the number of unacknowledged messages for each consumer of a subject's stream."""
     connection = await nats.connect(broker)
     try:
         manager = connection.jetstream()

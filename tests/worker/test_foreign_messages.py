@@ -1,4 +1,4 @@
-"""Messages from other programs: FastStream, plain clients, and invalid ones."""
+"""Messages from other programs: FastStream, simple clients, and invalid messages."""
 
 import pytest
 from faststream.nats import NatsBroker

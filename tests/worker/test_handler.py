@@ -545,9 +545,7 @@ async def test_a_direct_call_of_create_order_leaves_no_notification_pending(worl
 
 
 async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(world: World):
-    """An order id was amended and amended back. The slower of two sweepers marks the first end as
-    published.
-    """
+    """An id was amended and amended back. The slower of two sweepers marks the first end as published."""
     await in_doubt(world)
     said_by: Any = {"by": "op", "reason": "sure"}
     async with world.client() as client:

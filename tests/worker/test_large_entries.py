@@ -19,7 +19,7 @@ ODD = bytes(range(256))
 
 
 def fields(count):
-    """Return ``count`` headers that contain every byte."""
+    """Return ``count`` headers which together contain every byte value."""
     return {b"h%d" % number: b"v" for number in range(count - 1)} | {b"odd" + ODD: ODD}
 
 
@@ -51,7 +51,7 @@ async def taken(case, line):
 
 
 async def put_back(line):
-    """Put back all pending entries."""
+    """Return all pending entries to the queue."""
     await line.run(PUT_BACK, line.keys[:1], [line.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
 

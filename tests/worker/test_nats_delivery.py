@@ -78,7 +78,7 @@ def ended(**changes: Any) -> EndOfDoubt:
 
 
 def in_doubt() -> OrderOutcome:
-    """Return the outcome published for a doubt."""
+    """Return the outcome that is published for a doubt."""
     return OrderOutcome(**{**OUTCOME, "outcome": Outcome.UNKNOWN}, error="OutcomeUnknown")
 
 
@@ -89,7 +89,7 @@ def suspected(**changes: Any) -> EndOfDoubt:
 
 
 def refuted(**changes: Any) -> EndOfDoubt:
-    """Return the outcome published for a refutation."""
+    """Return the outcome that is published for a refutation."""
     return ended(**{"outcome": Outcome.REFUSED, "order_may_exist": False, "order_id": None, **changes})
 
 

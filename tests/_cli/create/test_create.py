@@ -52,7 +52,7 @@ class Bench:
         return await self.write(csv_text(cells))
 
     async def run(self, *arguments: Any, code: int = 0) -> Any:
-        """Run the command, and check that its output has no personal data."""
+        """Run the command. Check that its output contains no personal data."""
         result = await asked("create", *arguments, code=code)
         assert not any(person in result.output for person in PERSONAL)
         return result

@@ -37,7 +37,7 @@ class Bench:
             return await command.end()
 
     async def ran_here(self, monkeypatch: pytest.MonkeyPatch, *options: str, code: int) -> str:
-        """Run the command in this process, and return its output."""
+        """Run the command in this process. Return its output."""
         for name, value in self.settings.items():
             monkeypatch.setenv(name, value)
         return (await asked("create", self.directory / "orders.csv", *options, code=code)).output

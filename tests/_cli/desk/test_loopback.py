@@ -101,7 +101,7 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
 
 
 async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
-    """Browsers send a cookie to every port. With one for a guessable path, another server could decide
+    """Browsers send cookies to every port, so another local server could use the cookie to decide
     payments.
     """
     _, _, cookie = await served.get(served.address)

@@ -1,4 +1,4 @@
-"""Run journal commands, and create keys for them."""
+"""Helpers that run journal commands and create keys for them."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ async def told(*arguments: str) -> Any:
 
 
 async def corrupt_intents(world: World) -> None:
-    """Corrupt the intents of all keys in the journal's file."""
+    """Corrupt the intent of every key in the journal's file."""
     sql = "UPDATE keys_2 SET intent = '{}'"
     await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
     await world.journal.journal.close()

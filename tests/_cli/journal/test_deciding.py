@@ -21,7 +21,7 @@ REFUTE = ["refute", "doubt", *ADA]
 
 @pytest.fixture
 async def doubted(world: World) -> World:
-    """Yield a world in which a key's order may exist."""
+    """Return a world with a key whose order may exist."""
     await world.in_doubt("doubt")
     return world
 

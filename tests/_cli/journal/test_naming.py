@@ -39,8 +39,8 @@ def test_usage_lines_look_like_those_of_manual_pages(command: str):
     ],
 )
 def test_a_mistyped_address_is_refused_and_its_password_not_printed(address: str, why: str):
-    """Without this, a part of the password, mistaken for a port, is printed and ends up in a support
-    ticket.
+    """Without this, a part of the password, mistaken for a port, is printed and ends up in support
+    tickets.
     """
     line = refused("journal", "list", "--journal", address, "--scope", "live")
 

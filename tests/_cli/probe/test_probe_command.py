@@ -39,7 +39,7 @@ ORDERING = (
     *("--order", "order.json", "--journal", "probe.db"),
     *("--most-amount", "2000000", "--most-orders", "3"),
 )
-"""The options of levels 1 and 2."""
+"""The command-line options for levels 1 and 2."""
 
 
 @each("levels", [[], ["--level", "1"], ["--level", "2", "--yes"]])

@@ -1,6 +1,4 @@
-"""The probe finds each quirk of a service, and a sandbox with the resulting profile gives the same
-profile.
-"""
+"""The probe finds each quirk of a service, and a sandbox with the resulting profile has that quirk, too."""
 
 from pathlib import Path
 
@@ -13,7 +11,8 @@ from transfer_async.sandbox import Sandbox, load_profile
 from .prober import Watch, probe
 from .quirks import QUIRKS, Quirk, Quirky
 
-RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any event loop
+# Read at import, when no event loop runs.
+RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))
 
 
 OFTEN = (

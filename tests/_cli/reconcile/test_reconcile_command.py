@@ -265,9 +265,7 @@ async def test_a_warning_says_that_utc_is_assumed_until_an_order_confirms_it(wor
 async def test_an_order_recorded_late_is_no_sign_of_another_clock(
     world: World, export: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """An order may be recorded hours after the service created it; this does not mean that the clocks
-    differ.
-    """
+    """An order may be recorded hours after it was created; this does not mean that the clocks differ."""
     await world.create(key="paid")
     orders = ScopedJournal.orders
 

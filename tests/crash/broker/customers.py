@@ -102,7 +102,7 @@ class _Customers:
             hear(message)
 
     async def _messages(self, subject: str) -> AsyncIterator[Any]:
-        """Yield every message of a stream once, from the beginning, even if the broker is restarted."""
+        """Yield every message of a stream exactly once, from the start, even if the broker is restarted."""
         last = 0
         while True:
             with contextlib.suppress(Exception):  # the broker is down, or was

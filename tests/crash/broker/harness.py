@@ -83,7 +83,7 @@ class Harness:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self, place: Place, customers: Child) -> None:
-        """Run until all wanted faults have happened and every command has an outcome."""
+        """Run until all requested faults have happened and every command has an outcome."""
         try:
             self._run(place, customers)
         finally:

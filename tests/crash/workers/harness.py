@@ -147,7 +147,7 @@ class Worker:
         out: its deliveries: the key and the planned fate, by number.
         doomed: the time of its fate at a random time, and the kind of fate.
         paused_at: the time at which it was paused.
-        missed: the keys of which one must be taken over, or end, before it continues.
+        missed: it is resumed when one of these keys has been taken over or has ended.
         recovery: the kind of fate that is planned for its next recovery.
         is_killed: whether its end is expected.
     """
@@ -228,7 +228,7 @@ class Harness:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self, place: Place) -> None:
-        """Run until all wanted faults have happened and every command has ended."""
+        """Run until all requested faults have happened and every command has ended."""
         try:
             self._run(place)
         finally:

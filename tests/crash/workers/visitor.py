@@ -23,7 +23,7 @@ LOCKED = 1.2 * PATIENCE
 
 
 def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
-    """Open and close the journal until killed."""
+    """Open and close the journal repeatedly, until killed."""
     chance = random.Random(seed)
     while True:
         asyncio.run(look(place, chance))

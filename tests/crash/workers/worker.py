@@ -86,7 +86,7 @@ class Fate:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Count a write to the journal while the block runs."""
+        """Count a write to the journal for the duration of the block."""
         self._writing += 1
         self._nobody_writes.clear()
         try:

@@ -101,7 +101,7 @@ def _literal(value: object) -> str:
 
 
 def main() -> None:
-    """Write the samples of both back ends."""
+    """Write the samples for both back ends."""
     with tempfile.TemporaryDirectory() as directory, PostgresServer() as server:
         made = {
             "sqlite": asyncio.run(_sqlite(Path(directory) / "journal.db")),

@@ -1,4 +1,4 @@
-"""Banks whose hooks keep the rules, in six styles. Each account has room for exactly six holds."""
+"""Banks in six styles whose hooks keep the rules. Each account has room for exactly six holds."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class InsufficientFunds(Exception):
 
 
 class CoreSystem:
-    """A core banking system with idempotency keys. It waits before and after each step."""
+    """A core banking system with idempotency keys. It yields to the loop before and after each step."""
 
     def __init__(self):
         self.holds, self.keys, self.available = {}, {}, ROOM
@@ -49,7 +49,7 @@ class CoreSystem:
 
 
 class Bank:
-    """On an API with idempotency keys."""
+    """Uses an API with idempotency keys."""
 
     def __init__(self, core=None):
         self.core = core or CoreSystem()
@@ -80,7 +80,7 @@ class Bank:
 
 
 class RetryingBank(Bank):
-    """It retries with the same key. Its balances are strings with changing numbers of digits."""
+    """Retries with the same key. Its balances are strings with a varying number of digits."""
 
     async def place(self, intent):
         for _ in range(2):
@@ -101,7 +101,7 @@ class RetryingBank(Bank):
 
 
 class CompensatingBank(Bank):
-    """After a lost response it releases the hold, and then reports that there is none."""
+    """After a lost response, releases the hold and then reports that there is none."""
 
     async def place(self, intent):
         try:
@@ -112,7 +112,7 @@ class CompensatingBank(Bank):
 
 
 class ClosureBank:
-    """Closures over a core system."""
+    """Uses closures over a core system."""
 
     def __init__(self):
         self.core = CoreSystem()
@@ -128,7 +128,7 @@ class ClosureBank:
 
 
 class FinishingBank(ClosureBank):
-    """It finishes each call, even if its caller was cancelled."""
+    """Finishes each call, even if its caller was cancelled."""
 
     def closures(self):
         bank = Bank(self.core)
@@ -151,7 +151,7 @@ class FinishingBank(ClosureBank):
 
 
 class LockingBank:
-    """A dict behind a lock."""
+    """Uses a dict, protected by a lock."""
 
     def __init__(self):
         self.lock, self.rows, self.money = asyncio.Lock(), {}, {"available": ROOM, "held": Decimal(0)}
@@ -185,7 +185,7 @@ class LockingBank:
 
 
 class SqlBank:
-    """A table with a unique key and an account in cents, changed in one transaction."""
+    """Uses a table with a unique key and an account in cents, changed in one transaction."""
 
     table = "CREATE TABLE hold (intent TEXT PRIMARY KEY, key TEXT, reference TEXT)"
     insert = "INSERT OR IGNORE INTO hold VALUES (?, ?, ?)"
@@ -247,7 +247,7 @@ class SqlBank:
 
 
 class ThreadedSqlBank(SqlBank):
-    """A blocking driver in one thread, so that a release follows its place."""
+    """Uses a blocking driver in a single thread, so that a release runs after its place."""
 
     def __init__(self):
         super().__init__()
@@ -274,7 +274,7 @@ class ThreadedSqlBank(SqlBank):
 
 
 class HookBank:
-    """A class for the hold, and one for the daily limit."""
+    """Uses one class for the hold, and one for the daily limit."""
 
     def __init__(self):
         self.bank = Bank()
@@ -313,7 +313,7 @@ class DailyLimit:
 
 
 class LookingHookBank(HookBank):
-    """It looks for a hold first, and again after a lost response."""
+    """Looks for an existing hold first, and again after a lost response."""
 
     def __init__(self):
         super().__init__()
@@ -333,7 +333,7 @@ class LookingHold(Hold):
 
 
 class HttpBank:
-    """A service of the bank's own; see `http_bank`."""
+    """Uses an HTTP service of the bank; see `http_bank`."""
 
     def __init__(self, address):
         self.session = aiohttp.ClientSession(address)
@@ -375,7 +375,7 @@ class RetryingHttpBank(HttpBank):
 
 @contextlib.asynccontextmanager
 async def http_bank():
-    """Serve the ledger. After a release, a late place of the same intent is refused."""
+    """Serve the ledger over HTTP. After a release, a late place of the same intent is refused."""
     holds, released, money = {}, set(), [ROOM]
 
     async def place(request):
@@ -416,7 +416,7 @@ async def http_bank():
 
 
 class SimpleBank:
-    """A plain dict without an await."""
+    """Uses a plain dict, and never awaits anything."""
 
     def __init__(self):
         self.rows, self.available = {}, ROOM
@@ -453,7 +453,7 @@ RIGHT = (
     RetryingBank,
     CompensatingBank,
 )
-"""At least one of each style: a dict, SQLite, HTTP, classes of hooks, closures, idempotency keys."""
+"""Banks of each style: a dict, SQLite, HTTP, classes of hooks, closures, idempotency keys."""
 
 
 @contextlib.asynccontextmanager

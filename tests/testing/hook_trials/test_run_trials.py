@@ -1,4 +1,4 @@
-"""The trials of hooks: right hooks pass, and each wrong hook is reported with the rule that it breaks."""
+"""The hook trials: right hooks pass, and each wrong hook is reported with the rule that it breaks."""
 
 import asyncio
 import re
@@ -61,7 +61,7 @@ WRONG_OFTEN = (
     wrong_banks.InventsAReferenceWhenRefused,
     wrong_banks.GivesUpWithARefusal,
 )
-"""The wrong banks that are tested by default. The others differ in style, and run in the trials."""
+"""The wrong banks that run by default. The others differ only in style, and run in the trials."""
 
 
 @pytest.mark.usefixtures("blocking_bank")
@@ -130,7 +130,7 @@ async def test_money_paid_back_twice_is_found_only_by_the_balance():
 
 
 async def test_a_balance_changed_in_place_is_compared_with_its_earlier_value():
-    """``balance`` returns the accounts themselves, not a copy."""
+    """The test's ``balance`` returns the account objects themselves, not a copy."""
     one = wrong_ledgers.PaysBackEachTime()
     one.balance = lambda: one.accounts
 
@@ -151,7 +151,7 @@ async def test_a_random_sequence_checks_the_balance_that_it_leaves(monkeypatch):
 
 
 async def test_holds_of_a_failed_trial_are_released():
-    """Otherwise the account would be empty, and rules that are kept would look broken."""
+    """Without this, the account would run empty, and later rules would look broken."""
     one = wrong_banks.ReleasesTheLast()
     report = await verify_hooks(lambda: one, sequences=0)
 
@@ -186,7 +186,7 @@ async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
 
 @pytest.mark.parametrize("balance", [10**30, {"NGN": "1E+30"}, [Decimal(10) ** 27]])
 async def test_a_balance_too_large_to_show_a_loss_is_rejected(balance):
-    """Decimal rounds a small change of 10**30 away: a bank that pays back too little would pass."""
+    """Decimal rounds off a small change of 10**30, so a bank that pays back too little would pass."""
     bank = Bank()
     with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Use smaller balances"):
         await verify_hooks(lambda: {"hooks": bank.hooks, "held": bank.held, "balance": lambda: balance})

@@ -1,4 +1,4 @@
-"""Banks whose hooks have one fault each. Each class names the rule that it breaks; its base is right."""
+"""Banks whose hooks have one fault each. Each class names the rule that it breaks; its base is correct."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ class ReturnsBytes(Bank):
 
 
 class ReturnsAWholeDocument(Bank):
-    """It returns the whole response of its service."""
+    """Returns the service's complete response."""
 
     breaks = "reference"
 
@@ -76,7 +76,7 @@ class ReturnsAWholeDocument(Bank):
 
 
 class ReturnsHalfACharacter(Bank):
-    """It decodes a mainframe's bytes with ``surrogateescape``."""
+    """Decodes a mainframe's bytes with ``surrogateescape``."""
 
     breaks = "reference"
 
@@ -150,7 +150,7 @@ class AnyErrorIsARefusal(Bank):
 
 
 class GivesUpWithARefusal(Bank):
-    """It reports a refusal after three lost responses."""
+    """Reports a refusal after three lost responses."""
 
     breaks = "vouched"
 
@@ -162,7 +162,7 @@ class GivesUpWithARefusal(Bank):
 
 
 class TakesTheSecondAnswerForARefusal(Bank):
-    """Its retry finds its own hold and reports it as a duplicate."""
+    """Retries, finds its own hold, and reports it as a refused duplicate."""
 
     breaks = "vouched"
 
@@ -229,7 +229,7 @@ class ReleaseSwallowsTheCancellation(Bank):
 
 
 class ReleaseHasATimeOutOfItsOwn(Bank):
-    """It gives up after its own timeout and reports success."""
+    """Gives up after its own timeout, and reports success."""
 
     breaks = "released"
 
@@ -270,7 +270,7 @@ class ReleaseMarksItselfDoneFirst(Bank):
 
 
 class OneKeyACustomer(Bank):
-    """The second payment gets the reference of the first one's hold, which is released."""
+    """The second payment gets the reference of the first payment's hold, which is released."""
 
     breaks = "held"
 
@@ -279,7 +279,7 @@ class OneKeyACustomer(Bank):
 
 
 class AnswersFromACacheOfOrders(Bank):
-    """The same fault, with a cache in the worker."""
+    """Has the same fault, with a cache in the worker."""
 
     breaks = "held"
 
@@ -428,7 +428,7 @@ class CountsInFloat(Bank):
 
 
 class TakesMoneyThenHolds(SqlBank):
-    """Two transactions: a worker that is interrupted between them has taken money without a hold."""
+    """Uses two transactions: a worker that is interrupted between them has taken money without a hold."""
 
     breaks = "paid-back"
 
@@ -556,7 +556,7 @@ class HttpNotFoundIsAnError(HttpBank):
 
 
 class ClosesOverTheLastReference(ClosureBank):
-    """One variable for all intents: the release cancels the last hold."""
+    """Uses one variable for all intents, so the release cancels the last hold."""
 
     breaks = "others"
 

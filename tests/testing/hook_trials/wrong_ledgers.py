@@ -1,4 +1,4 @@
-"""Banks on a list of rows, whose hooks have one fault each. Each class names the rule that it breaks.
+"""Banks with a list of rows, whose hooks have one fault each. Each class names the rule that it breaks.
 
 The rows are ``[intent_id, key, reference]``. Each ``await`` stands for a statement of a real ledger.
 """
@@ -16,7 +16,7 @@ async def statement():
 
 
 class Wrong:
-    """The right base of the wrong ledgers."""
+    """The correct base class of the wrong ledgers."""
 
     def __init__(self):
         self.rows = []
@@ -55,7 +55,7 @@ class HoldsEachTime(Wrong):
 
 
 class FailsTheSecondTime(Wrong):
-    """It raises the error of its unique key."""
+    """Raises the error of its unique key."""
 
     breaks = "asked-again"
 
@@ -84,7 +84,7 @@ class OneHoldAKey(Wrong):
 
 
 class ReleasesTheKey(Wrong):
-    """The undo of a refused attempt releases the hold of the next one."""
+    """Its undo of a refused attempt releases the hold of the next attempt."""
 
     breaks = "others"
 
@@ -94,7 +94,7 @@ class ReleasesTheKey(Wrong):
 
 
 class ReleasesTheOldest(Wrong):
-    """Without a reference it releases any hold of the customer."""
+    """Without a reference, releases any hold of the customer."""
 
     breaks = "others"
 
@@ -132,7 +132,7 @@ class FailsIfThereIsNone(Wrong):
 
 
 class RenamesTheHold(Wrong):
-    """The second call renames the hold, and only the new name releases it."""
+    """The second call renames the hold, which then can only be released by its new name."""
 
     breaks = "released"
 
@@ -173,7 +173,7 @@ class RemembersInMemory(Wrong):
 
 
 class HoldsThenNames(Wrong):
-    """Two statements: the hold, then its owner."""
+    """Uses two statements: the first stores the hold, the second its owner."""
 
     breaks = "cut-off"
 
@@ -197,7 +197,7 @@ class HoldsThenNames(Wrong):
 
 
 class ForgetsTheUnanswered(Wrong):
-    """It books again if the response to the first booking was lost."""
+    """Books again if the response to the first booking was lost."""
 
     breaks = "cut-off"
 
@@ -215,7 +215,7 @@ class ForgetsTheUnanswered(Wrong):
             return self.known[intent.id]
 
     def _book(self, intent, booked):
-        if not booked.done():  # a cancelled caller gets nothing
+        if not booked.done():  # a cancelled caller gets no result
             booked.set_result(self.insert(intent))
 
     async def release(self, intent, reference):
@@ -224,7 +224,7 @@ class ForgetsTheUnanswered(Wrong):
 
 
 class ForgetsThenReleases(Wrong):
-    """A release that is interrupted finds nothing the next time."""
+    """If a release is interrupted, the next one finds nothing to release."""
 
     breaks = "cut-off"
 
@@ -244,7 +244,7 @@ class ForgetsThenReleases(Wrong):
 
 
 class ArrivesLate(Wrong):
-    """The ledger finishes a call that its caller has cancelled."""
+    """The ledger finishes a call whose caller was cancelled."""
 
     breaks = "too-late"
 
@@ -258,7 +258,7 @@ class ArrivesLate(Wrong):
 
 
 class VouchesAfterHolding(Wrong):
-    """It checks the limit after it has placed the hold."""
+    """Checks the limit after it has placed the hold."""
 
     breaks = "vouched"
 
@@ -273,7 +273,7 @@ class VouchesAfterHolding(Wrong):
 
 
 class VouchesWhenCutOff(Wrong):
-    """It reports every error as a refusal."""
+    """Reports every error as a refusal."""
 
     breaks = "vouched"
 
@@ -303,7 +303,7 @@ class AnswersBeforeItWrites(Wrong):
 
 
 class KeepsItsLock(Wrong):
-    """A cancelled hook leaves the lock behind."""
+    """A cancelled hook does not release its lock."""
 
     breaks = "comes-back"
 
@@ -332,7 +332,7 @@ class WaitsForEver(Wrong):
 
 
 class KnowsTheLastOne(Wrong):
-    """The fault shows after three steps: A, B, and A again."""
+    """The fault appears only after three steps: A, B, and A again."""
 
     breaks = "asked-again"
     last = None
@@ -346,7 +346,7 @@ class KnowsTheLastOne(Wrong):
 
 
 class CheckOnce(Wrong):
-    """Another hook, which counts today's orders of a customer."""
+    """Another hook, which counts the customer's orders of today."""
 
     breaks = "checks"
     name = "daily_limit"
@@ -401,7 +401,7 @@ class PaysBackEachTime(Wrong):
 
 
 BY_SEQUENCE = (KnowsTheLastOne,)
-"""Only sequences find these."""
+"""The ledgers whose faults only sequences of calls find."""
 
 WRONG = tuple(
     kind
