@@ -110,3 +110,17 @@ async def test_a_command_with_closed_streams_does_its_work(path: Path):
         entry = await journal.read(SCOPE, KEY)
     assert entry is not None
     assert entry.order_id == "tx-seen"
+
+
+def test_a_list_that_cannot_be_written_is_a_failure(path: Path):
+    """A script that reads an incomplete list would find no key in doubt."""
+    words = ["journal", "list", "--json", "--journal", str(path), "--base-url", SCOPE]
+    done = run_process(words, shell=">/dev/full")
+
+    assert (done.returncode, done.stderr) == (1, b"stdout: cannot be written (No space left on device)\n")
+
+
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(path: Path):
+    words = ["journal", "show", "no-such-key", "--journal", str(path), "--base-url", SCOPE]
+    for shell in ("2>/dev/full", ">/dev/full 2>/dev/full", ">&- 2>/dev/full"):
+        assert run_process(words, shell=shell).returncode == 1, shell

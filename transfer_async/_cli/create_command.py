@@ -17,7 +17,7 @@ import attrs
 import typer
 from attrs import define, field, frozen
 
-from transfer_async._cli import options, output
+from transfer_async._cli import options
 from transfer_async._cli.create_input import (
     Changed,
     Checking,
@@ -39,7 +39,7 @@ from transfer_async._cli.create_outcomes import (
     shown_progress,
 )
 from transfer_async._cli.options import BankSide, client_of, factory_named, journal_named, made_by
-from transfer_async._cli.output import Say, failing, in_one_line, shown, tell
+from transfer_async._cli.output import Say, complain, failing, in_one_line, shown, tell
 from transfer_async._cli.process import DONE, FAILED, USAGE, Stopping, run
 from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand
@@ -150,9 +150,9 @@ def create(
     live = sys.stderr.isatty() and not plain
     with (
         failing("create", {ValueError: USAGE, Failed: FAILED}),
-        _afterwards(_complain) as complain,
+        _afterwards(complain) as complain_later,
         _afterwards(tell) as say,
-        shown_progress(_complain, live=live, quiet=quiet) as progress,
+        shown_progress(complain, live=live, quiet=quiet) as progress,
     ):
         code = CreateRun(
             path=file,
@@ -174,17 +174,11 @@ def create(
             concurrency=concurrency,
             dry_run=dry_run,
             tell=say,
-            complain=complain,
+            complain=complain_later,
             progress=progress,
             stopping=Stopping(),
         ).run()
     raise typer.Exit(code)
-
-
-def _complain(line: str) -> None:
-    """Write a line to stderr. Ignore errors, because an error on stderr must not end the run."""
-    with contextlib.suppress(OSError):
-        output.complain(line)
 
 
 @contextlib.contextmanager

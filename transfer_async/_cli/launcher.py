@@ -36,7 +36,10 @@ def main() -> None:
     from transfer_async._cli.app import app  # needs typer, and the whole client
 
     _make_streams_safe()
-    narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+    try:
+        narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+    finally:
+        _discard_unwritable_output()
 
 
 def _make_streams_safe() -> None:
@@ -49,6 +52,17 @@ def _make_streams_safe() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # like stderr; keys may be in any script
+
+
+def _discard_unwritable_output() -> None:
+    """Discard output that cannot be written, because Python would replace the exit code by 120."""
+    from transfer_async._cli.output import redirect_to_null  # needs typer
+
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            redirect_to_null(stream)
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:

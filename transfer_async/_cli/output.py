@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self, TextIO
 import typer
 from typer.core import TyperCommand
 
-from transfer_async._cli.process import USAGE
+from transfer_async._cli.process import FAILED, USAGE
 from transfer_async._models.requests import UNSEEN
 
 Say = Callable[[str], object]
@@ -25,22 +25,34 @@ Say = Callable[[str], object]
 
 
 def tell(line: str) -> None:
-    """Write a line to stdout. Ignore a closed pipe, which must not change the exit code."""
+    """Write a line to stdout. Ignore a closed pipe, whose reader wants no more lines.
+
+    If stdout fails in another way, end the command with an error: incomplete output must not look complete.
+    """
     try:
         typer.echo(line)
     except BrokenPipeError:
-        _redirect_to_null(sys.stdout)
+        redirect_to_null(sys.stdout)
+    except OSError as error:
+        redirect_to_null(sys.stdout)
+        fail(f"stdout: cannot be written ({error.strerror or error})", FAILED)
 
 
 def complain(line: str) -> None:
-    """Write a line to stderr, ignoring a closed pipe."""
+    """Write a line to stderr. Ignore every failure, because the exit code must be that of the work.
+
+    If the disk is full, later lines may be written again.
+    """
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
-        _redirect_to_null(sys.stderr)
+        redirect_to_null(sys.stderr)
+    except OSError:
+        return
 
 
-def _redirect_to_null(stream: TextIO) -> None:
+def redirect_to_null(stream: TextIO) -> None:
+    """Discard what is written to ``stream`` from now on, and what it has not written yet."""
     # Python flushes the stream at exit. If that failed, Python would replace the exit code.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
