@@ -639,7 +639,7 @@ def test_rich_shows_no_more_of_an_object_than_its_repr(kind: type):
     assert shown[1] == shown[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "hidden"),
     {
         "Entry": {"reply", "quarantined"},

@@ -407,7 +407,7 @@ async def test_a_new_client_can_pay_for_all_retries_of_one_order(closed_port: in
     assert len(refused.attempts) == attempts
 
 
-@pytest.mark.parametrize(
+@each(
     ("attempts", "settings", "left"),
     [
         *((1, {}, 42), (4, {}, 42), (5, {}, 56), (37, {}, 504), (40, {}, 546), (40, {"cost": 20}, 780)),

@@ -100,7 +100,7 @@ def test_sock_connect_is_set_only_if_it_is_shorter_than_connect(
     assert (cut.connect, cut.sock_connect) == (min(5.0, left), limit)
 
 
-@pytest.mark.parametrize(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])
+@each(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])
 def test_limits_are_never_extended_to_the_time_left_and_never_none(total: float, left: float, limit: float):
     cut = _for_exchange(Timeouts(total=total), left=left)
 

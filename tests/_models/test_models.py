@@ -115,7 +115,7 @@ def test_an_invalid_fee_or_balance_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_external_order(**{name: wrong})) == [name]
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         *({"transaction_fee": 0}, {"transaction_fee": "0.00"}, {"transaction_fee": Decimal("-0")}),

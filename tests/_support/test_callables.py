@@ -105,7 +105,7 @@ def logged(*args: Any) -> Any:
     return nothing(*args)
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         nothing,

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from tests.desk.visitor import EVERY_ROLE, MOUNT, SAME, Desk
 from tests.support.bank import World
+from tests.support.cases import each
 from tests.support.pages import ELSEWHERE
 from transfer_async._http.urls import checked_origin
 from transfer_async.desk import Operator, Role, desk
@@ -155,7 +156,7 @@ async def test_the_mount_point_without_its_slash_redirects_to_the_list(desk: Des
     assert (await desk.asked("GET", "")).status == 403
 
 
-@pytest.mark.parametrize(
+@each(
     "origin",
     [
         *("desk.bank.example", "https://desk.bank.example/", "ftp://a.example", "https://", 7, ""),
@@ -170,7 +171,7 @@ def test_an_invalid_origin_setting_is_rejected(origin: object):
         checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
 
 
-@pytest.mark.parametrize(
+@each(
     ("origin", "sent"),
     [
         ("https://desk.bank.example:443", "https://desk.bank.example"),

@@ -85,7 +85,7 @@ def test_an_amount_shows_every_digit(amount: str, told: str):
     assert money(Decimal(amount), "NGN") == told
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "told"),
     [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
 )
@@ -93,9 +93,7 @@ def test_an_age_shows_its_two_largest_units(seconds: float, told: str):
     assert in_two_units(seconds) == told
 
 
-@pytest.mark.parametrize(
-    ("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)]
-)
+@each(("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)])
 def test_a_time_out_of_range_shows_the_nearest_valid_time(seconds: float, year: int):
     assert views.moment(seconds).year == year
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.desk.visitor import Answer, Desk
 from tests.support.bank import World
+from tests.support.cases import each
 from transfer_async import UnreadableOrder
 from transfer_async._models.errors import CauseKind
 from transfer_async._pipeline.key_views import NEXT_STEPS
@@ -109,7 +110,7 @@ async def test_a_page_has_a_bounded_number_of_links(doubted: World):
     assert len(found) == MAX_LINKS
 
 
-@pytest.mark.parametrize(
+@each(
     "link",
     [
         *("javascript:alert({key})", "ftp://x.example/{key}", "//x.example/{key}", "/orders/{key}", ""),

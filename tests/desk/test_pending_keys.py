@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from tests.desk.visitor import Desk
 from tests.support.bank import NOON, Time, World, new_order
+from tests.support.cases import each
 from transfer_async import Attempt, JournalFailed, OrderIntent, Outcome
 from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.key_views import FourEyes, KeyView, money
@@ -524,7 +525,7 @@ async def test_the_list_is_sorted_by_the_chosen_column(
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
 
 
-@pytest.mark.parametrize(
+@each(
     ("amount", "currency", "text"),
     [
         ("1250", "NGN", "1,250.00 NGN"),

@@ -25,6 +25,7 @@ from tests.docs.story import (
 )
 from tests.support.bank import World, new_order
 from tests.support.brokers import NatsServer
+from tests.support.cases import each
 from tests.support.commands import running
 from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
@@ -191,7 +192,7 @@ def test_the_worker_page_starts_a_trial_in_two_commands() -> None:
     assert second == ".venv-worker/bin/transfer-async worker --try"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_pip_install_in_a_sentence_works_from_a_clone(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in re.findall(r"`pip install ([^`\n]+)`", text):

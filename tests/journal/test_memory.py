@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.support import bank as banks
 from tests.support import journalling as j
 from tests.support.bank import Time, World, new_order
+from tests.support.cases import each
 from tests.support.journalling import judged, made
 from transfer_async import AlreadyCreated, JournalFailed, KeyBusy, MemoryJournal, OutcomeUnknown
 from transfer_async._models.errors import Cause, CauseKind, Outcome
@@ -74,7 +75,7 @@ def test_a_forked_process_writes_nothing_to_its_copy(is_used: bool, written: byt
         assert pipe.read().startswith(written)
 
 
-@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "7"])
+@each("max_keys", [0, -1, 1.5, True, "7"])
 def test_max_keys_must_be_a_whole_number(max_keys: Any):
     with pytest.raises(ValueError, match="max_keys: must be a whole number, 1 or more"):
         MemoryJournal(max_keys=max_keys)

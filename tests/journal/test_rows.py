@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.bank import new_order
-from tests.support.ids import told
+from tests.support.cases import each
 from tests.support.journalling import intent
 from tests.support.strategies import CHARACTERS
 from transfer_async import Outcome, PersonName
@@ -116,7 +116,7 @@ def test_every_history_line_survives_a_round_trip(step: HistoryEvent):
 # --- corrupt records ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"body": "{"},
@@ -127,7 +127,6 @@ def test_every_history_line_survives_a_round_trip(step: HistoryEvent):
         {"intent": "null"},
         {"body": None},
     ],
-    ids=told,
 )
 def test_a_corrupt_record_keeps_its_readable_part_and_its_full_text(changes: dict[str, Any]):
     row = msgspec.structs.replace(rows.row_of(_claimed(), token="t", now=0.0), **changes)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async.sandbox import EVERY_PATH, CloseBeforeReading, Faults, RequestRecord, Status, wire
 from transfer_async.sandbox.faults import Waiting
 
@@ -124,7 +125,7 @@ def test_a_rule_that_is_not_drawn_leaves_the_request_to_the_next(faults: Faults)
 EARLY = CloseBeforeReading()
 
 
-@pytest.mark.parametrize(
+@each(
     ("fault", "settings", "rule"),
     [
         (Status(500), {"times": 0}, "times must be 1 or more"),
