@@ -67,7 +67,7 @@ async def test_a_schema_name_may_be_an_sql_keyword(database: str):
 # --- the server ---------------------------------------------------------------------------------
 
 
-# There is no program for this platform.
+# The package has no PostgreSQL program for this platform.
 @pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")
 async def test_a_server_with_fsync_off_is_refused():
     server = await asyncio.to_thread(PostgresServer, extra={"fsync": "off"})

@@ -83,7 +83,7 @@ AN_OUTCOME = OrderOutcome(
 
 
 class Beats:
-    """A sleep function for heartbeats. The test ends every wait."""
+    """A sleep function for heartbeats, whose waits end when the test says so."""
 
     def __init__(self):
         self.asked = []

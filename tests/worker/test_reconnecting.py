@@ -87,7 +87,7 @@ async def _carry(reader, writer):
 async def door(nats):
     async with Door(nats) as door:
         yield door
-    gc.collect()  # otherwise the driver's unclosed sockets would be reported in another test
+    gc.collect()  # without this, the driver's unclosed sockets would be reported in another test
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ async def test_a_worker_refused_while_reconnecting_recovers(case, door):
     async def watch():
         while True:
             seen.add((connection._status, run.line.is_closed))
-            await asyncio.sleep(0)  # checks once in each turn of the loop
+            await asyncio.sleep(0)  # the watcher checks once in each turn of the loop
 
     watching = asyncio.create_task(watch())
     for times, reason in enumerate(FINAL, 1):

@@ -340,7 +340,7 @@ class Harness:
 
     def _met(self, one: Worker, point: Point, message: dict[str, Any]) -> None:
         fates = self.kills if message["signal"] == signal.SIGKILL else self.pauses
-        if one.is_killed:  # a kill at a random time happened at the same moment and was counted
+        if one.is_killed:  # the worker was also killed at a random time, which has been counted
             fates.forget(point)
         else:
             fates.come(point)
