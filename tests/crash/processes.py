@@ -204,5 +204,5 @@ class Channel:
         return json.loads(data) if data else None
 
     def tell(self, **message: Any) -> None:
-        """Send a message. It arrives even if this process dies immediately afterwards."""
+        """Send a message, which arrives even if this process dies immediately afterwards."""
         self._end.send(json.dumps(message).encode())

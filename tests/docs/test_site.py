@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_module() -> None:
 
     assert public - {"transfer_async.integrations.faststream.broker"} <= set(
         listed()
-    )  # list only what faststream's module exports
+    )  # `faststream` exports its names
     assert set(listed()) == set(load("_reference").PUBLIC)
 
 

@@ -366,7 +366,7 @@ class KilledWhileConnecting(PostgresJournal):
 
 
 async def test_a_session_that_the_server_ends_while_it_is_opened_is_opened_again(database: str):
-    """This happens while a server restarts. Without this, every order of a worker fails."""
+    """Without this, every order of a worker fails while a server restarts."""
     async with KilledWhileConnecting(database) as journal:
         entry = await made(journal, claim())
 
