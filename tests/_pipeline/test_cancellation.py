@@ -260,7 +260,7 @@ async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario
             with told_of(f"turn {turn}, {way.__name__}"):
                 ended = await _cut(scenario, turn, way)
 
-    assert turn > 10  # enough turns were tried
+    assert turn > 10  # the test has tried enough turns
 
 
 # --- before anything is sent --------------------------------------------------------------------

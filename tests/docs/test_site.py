@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_module() -> None:
 
     assert public - {"transfer_async.integrations.faststream.broker"} <= set(
         listed()
-    )  # `faststream` exports its names
+    )  # `faststream` exports the names of this module
     assert set(listed()) == set(load("_reference").PUBLIC)
 
 

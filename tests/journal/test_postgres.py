@@ -34,7 +34,7 @@ from transfer_async.journal.transitions import Move
 
 
 async def say(dsn: str, *statements: str) -> Any:
-    """Run statements as the owner of the database. Return the last one's value."""
+    """Run statements as the owner of the database. Return the value of the last statement."""
     connection = await asyncpg.connect(dsn)
     try:
         for sql in statements[:-1]:

@@ -11,7 +11,7 @@ from transfer_async.worker.handler import Handled, disposition
 
 @define
 class Log:
-    """The steps in order. A step raises the error that ``before`` or ``after`` has for it."""
+    """Records steps in order. A step raises the error that ``before`` or ``after`` has for it."""
 
     steps: list = field(factory=list)
     before: dict = field(factory=dict)

@@ -453,7 +453,7 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
 async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """An older version may have accepted this response. The order exists, and its id is known."""
+    """An older version may have accepted this response, so the order exists although it cannot be read."""
     await in_doubt(world)
 
     async with world.client(resolve=finding(world)) as client:
