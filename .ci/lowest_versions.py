@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml admits of what the package and its extras need, as constraints."""
+"""Print pip constraints: the lowest allowed version of each dependency of the package and its extras."""
 
 import re
 import tomllib
@@ -10,4 +10,4 @@ for line in [*project["dependencies"], *(line for extra in extras for line in ex
     if found := re.match(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)((?:; *.+)?)$", line):
         print(f"{found[1]}=={found[2]}{found[3]}")
     elif not line.startswith("transfer_async["):
-        raise SystemExit(f"pyproject.toml: {line!r} names no lowest version")
+        raise SystemExit(f"pyproject.toml: {line!r} has no lowest version")

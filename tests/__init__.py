@@ -15,7 +15,11 @@ _KEPT = {
     "AXE_CORE",  # for tests/desk/test_browser.py
 }
 _KEPT_PREFIXES = ("COV_", "COVERAGE_", "LD_", "PYTEST_XDIST_", "TRANSFER_ASYNC_TESTS_")
-_SET = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+_SET = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "SSL_CERT_FILE": os.devnull,  # no test trusts the system's authorities, which each process would parse
+}
 
 OPTIMIZED = "the tests need their asserts: unset PYTHONOPTIMIZE, and leave out python's option -O"
 

@@ -167,9 +167,7 @@ def _running(kind: type[_Kind]) -> Iterator[_Kind]:
 
 
 class _Answer(aiohttp.ClientResponse):
-    """A response of aioresponses with the argument ``stream_writer``, which newer versions of aiohttp
-    require.
-    """
+    """A response of aioresponses, with the argument ``stream_writer`` that newer aiohttp versions require."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:

@@ -48,8 +48,18 @@ FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 @functools.cache
 def nodes() -> dict[str, list[ast.AST]]:
-    """Return all nodes of the syntax tree of each module."""
-    return {name: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for name, path in FILES.items()}
+    """Return the imports and the asserts of each module.
+
+    The rest of the syntax trees is not kept, because every later garbage collection would traverse it.
+    """
+    return {
+        name: [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert))
+        ]
+        for name, path in FILES.items()
+    }
 
 
 def imported_by(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -96,8 +96,8 @@ class TransferClient:
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: how many seconds must pass, after the order could last have been sent, before `NO_ORDER`
-            is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before `NO_ORDER` is accepted.
         abandoned_settle_after: replaces ``settle_after`` if the process that was sending the order never
             reported a result, because that process may be suspended and send the order later. The value must
             be at least ``settle_after``; the default is 86,400 (a day) or ``settle_after``, whichever is
@@ -265,15 +265,14 @@ class TransferClient:
         proxy: str | None,
         response_id_header: str,
     ) -> Transport:
-        """Create the transport, which sends requests to the service. Test clients override this method."""
+        """Create the transport, which sends requests to the service. Test subclasses override this method."""
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
             raise ValueError("ssl: must be an ssl.SSLContext; without one, certificates are always verified")
         if session is not None and not isinstance(session, aiohttp.ClientSession):
             raise ValueError("session: must be an aiohttp.ClientSession")
         if session is not None and session.auth is not None:
             raise ValueError(
-                "session: must have no auth of its own, because the session's auth would replace the bearer "
-                "token"
+                "session: must not set auth, because the session's auth would replace the bearer token"
             )
         return Transport(
             base_url,
@@ -489,7 +488,7 @@ class TransferClient:
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return the recorded history of a key, oldest line first; see `Operators.history`."""
+        """Return the history of a key, oldest entry first; see `Operators.history`."""
         self._refuse_unless_open(key)
         return await self._operators.history(key)
 
@@ -561,8 +560,8 @@ class TransferClient:
             path: the percent-encoded path. The path begins with ``/`` and is appended to ``base_url``
                 unchanged.
             json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
-            into: the model into which the response is read. By default, the decoded JSON is returned, with
-                exact numbers.
+            into: the model to read the response into. By default, the decoded JSON is returned, with exact
+                numbers.
             safe: whether the request may be sent more than once; if so, it is retried when its response is
                 lost. Only GET and HEAD requests may be ``safe``.
             deadline: an aware time after which the caller stops waiting. The deadline may shorten, but never
@@ -575,7 +574,7 @@ class TransferClient:
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
             ServiceFailed: a ``safe`` request got no usable response, even after retries.
-            OutcomeUnknown: the request may have been processed, and was not ``safe``.
+            OutcomeUnknown: a request that was not ``safe`` may have been processed.
             ConnectionFailed: nothing was sent.
         """
         wanted = ServiceRequest(
@@ -697,7 +696,7 @@ def context_of(client: TransferClient) -> ClientCore:
 
 
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
-    """Create a worker's ``create_order`` call. Pass it to `run_call`, then read the call's progress.
+    """Create a worker's ``create_order`` call. Pass the call to `run_call`, then read the call's progress.
 
     The call uses ``once``, because the broker may deliver the message again.
 
@@ -741,7 +740,7 @@ _FORKED = (
     "each process"
 )
 _OTHER_LOOP = (
-    "the client belongs to another event loop, the one in which it was first used: create a client for each "
+    "the client was first used in another event loop: create a client for each "
     "loop and thread (asyncio.run starts a new loop each time), or run the call in the client's own loop "
     "(asyncio.run_coroutine_threadsafe)"
 )

@@ -221,7 +221,7 @@ def test_long_names_without_parts_are_compared_only_for_equality() -> None:
     assert match_names(PersonName(words, ""), split).result is MATCH
     assert match_names(PersonName(words, ""), PersonName("", words)).result is MATCH
     assert match_names(PersonName(words, ""), PersonName(words.replace("Vega", "Vegas"), "")) == NameMatch(
-        NOT_POSSIBLE, 0.0, "there are too many ways to divide the names"
+        NOT_POSSIBLE, 0.0, "the names have too many words to compare"
     )
 
 

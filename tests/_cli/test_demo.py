@@ -17,7 +17,7 @@ from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 TX = r"tx-[a-z0-9]{20}"
 STORY = (
-    r"client +who am I: lagoon-bank",
+    r"client +the token belongs to lagoon-bank",
     r"bank +payment-1 +hold-1 placed",
     rf"client +payment-1 +created: {TX}",
     r"bank +payment-2 +hold-2 placed",

@@ -273,7 +273,7 @@ WRONG = [
         ["--client-cert", "CERT", "--client-key", "/nowhere"],
         "--client-cert, --client-key: cannot be used (No such",
     ),
-    (["--client-key", "KEY"], "--client-key: also requires --client-cert"),
+    (["--client-key", "KEY"], "--client-key: can be used only with --client-cert"),
     (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not contain a path; "),
     (["--proxy", f"socks5://bank:{PASSWORD}@proxy"], "--proxy: must be an address such as http://user:"),
 ]
@@ -305,13 +305,15 @@ def test_every_command_names_an_unusable_variable(
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", files.key)
     said = refused(*COMMANDS[command])
 
-    assert said == f"{command}: TRANSFER_CLIENT_KEY: also requires --client-cert\n"
+    assert said == f"{command}: TRANSFER_CLIENT_KEY: can be used only with --client-cert\n"
     assert settings == {}
 
 
 def test_a_client_from_the_environment_names_the_variables(monkeypatch: pytest.MonkeyPatch, settings: Any):
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", "key.pem")
-    with pytest.raises(ValueError, match=r"^TRANSFER_CLIENT_KEY: also requires TRANSFER_CLIENT_CERT$"):
+    with pytest.raises(
+        ValueError, match=r"^TRANSFER_CLIENT_KEY: can be used only with TRANSFER_CLIENT_CERT$"
+    ):
         TransferClient.from_env()
 
 

@@ -69,7 +69,7 @@ def test_correct_hooks_keep_all_rules():
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
-    assert "no worker could be started in a new process (the new worker finds another ledger)" in told
+    assert "no worker could be started in a new process (the new worker found a different ledger)" in told
     assert "note     place has no await, so it was not interrupted, and no lost response was tried" in told
     assert told.endswith("(seed 7)\n")
 
@@ -92,7 +92,10 @@ def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
     [
         ("make", "verify-hooks: MODULE:FACTORY: must be module:factory, as in our_bank.hooks:make"),
         ("no_such_bank:make", "verify-hooks: MODULE:FACTORY: cannot import no_such_bank"),
-        ("right_bank_on_trial:none", "verify-hooks: MODULE:FACTORY: there is no function none in right_bank"),
+        (
+            "right_bank_on_trial:none",
+            "verify-hooks: MODULE:FACTORY: the module right_bank_on_trial has no function none",
+        ),
         ("wrong_bank_on_trial:fail", "verify-hooks: the factory failed (OSError: no ledger)"),
         ("wrong_bank_on_trial:empty", "verify-hooks: the factory must return hooks and held by name"),
     ],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.streams import EMPTY_PAYLOAD
 from aioresponses import aioresponses
 from multidict import CIMultiDict
 from yarl import URL
@@ -23,7 +25,7 @@ from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http import exchange
 from transfer_async._http.transport import Transport
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
-from transfer_async._models.errors import ConnectionFailed
+from transfer_async._models.errors import ConnectionFailed, Outcome
 
 from .test_transport import proxies
 
@@ -299,6 +301,29 @@ async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: 
     assert isinstance(error.__cause__, TimeoutError)
 
 
+async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(
+    bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
+):
+    """The timer alone cannot end the wait: each interim response starts it anew before it can run."""
+    read = ResponseHandler.read
+
+    async def read_slowly(protocol: ResponseHandler) -> Any:
+        message = await read(protocol)
+        loop_time.passed += 1.0
+        return message
+
+    async def flood(connection: Connection) -> None:
+        request = await connection.request()
+        connection.send(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 50 + order_reply(request))
+
+    monkeypatch.setattr(ResponseHandler, "read", read_slowly)
+    async with serving(flood) as server:
+        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
+
+    assert error.outcome is Outcome.UNKNOWN
+    assert isinstance(error.__cause__, TimeoutError)
+
+
 @pytest.mark.usefixtures("http_path")
 async def test_the_read_timeout_applies_to_each_part_of_a_body(bank: Bank, loop_time: LoopTime):
     async def slow(connection: Connection) -> None:
@@ -351,3 +376,36 @@ async def test_no_timer_outlives_its_exchange(bank: Bank, loop_time: LoopTime):
             await loop_time.pass_(100.0)
 
     assert server.accepted == 1
+
+
+@pytest.mark.usefixtures("http_path")
+async def test_an_earlier_exchange_does_not_shorten_the_wait_of_a_later_one(bank: Bank, loop_time: LoopTime):
+    async def slow(connection: Connection) -> None:
+        while request := await connection.request():
+            await loop_time.pass_(4.0)
+            connection.send(order_reply(request))
+
+    async with serving(slow) as server, bank.client(server.url, timeouts=SLOW_READ) as client:
+        for key in ("first", "second", "third"):
+            await client.create_order(samples.new_order(), key=key)
+
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize(("kept", "timers"), [(True, 1), (False, 0)])
+async def test_a_closed_connection_leaves_no_timer(kept: bool, timers: int, monkeypatch: pytest.MonkeyPatch):
+    handles: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(
+        loop, "call_at", lambda *args, at=loop.call_at: handles.append(at(*args)) or handles[-1]
+    )
+    transport = SimpleNamespace(is_closing=lambda: not kept, close=lambda: None)
+    message = SimpleNamespace(code=200, reason="OK", headers={})
+    protocol = SimpleNamespace(read=lambda: asyncio.sleep(0, (message, EMPTY_PAYLOAD)))
+    connection = SimpleNamespace(transport=transport, protocol=protocol, release=lambda: None)
+    response = exchange.Response(connection, "POST", deadline=loop.time() + 60, sock_read=20)
+
+    await response.receive()
+    response.release()
+
+    assert sum(not handle.cancelled() for handle in handles) == timers

@@ -298,7 +298,7 @@ def test_a_header_that_the_client_or_http_sets_is_not_replaced(name: str):
 
 @each("name", ["Idempotency-Key", "Idempotency-KEY", "X-IDEMPOTENCY-KEY", "X-Request-Id", "request-id"])
 def test_a_configured_header_that_must_differ_per_order_is_refused(name: str):
-    with pytest.raises(ValueError, match=f"^headers: {name} would be the same for every order"):
+    with pytest.raises(ValueError, match=f"^headers: {name} would have the same value for every order"):
         TransferClient(BASE, "abc", headers={name: "x"})
     TransferClient(BASE, "abc", request_id_header=name)
 

@@ -341,7 +341,7 @@ async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(worl
     whole = new_order(matcher_amount=100, poster_amount="155025")
     for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
         world.sandbox.faults.add(WrongTypes(less))
-        doubt = await world.fails(UnreadableOrder, whole, match="another order", key=key)
+        doubt = await world.fails(UnreadableOrder, whole, match="a different order", key=key)
 
         assert (doubt.status, doubt.kind) == (200, CauseKind.UNREADABLE_ANSWER)
         assert b'"poster_amount"' in (doubt.raw or b"")

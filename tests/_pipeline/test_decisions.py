@@ -267,7 +267,7 @@ async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(wo
 
     world.meanwhile(Resolve, others)
     moved = await failure(
-        desk.approve("k", proposal=proposal.id, **BEN), KeyChanged, match=r"it is created \(tx-2\)"
+        desk.approve("k", proposal=proposal.id, **BEN), KeyChanged, match=r"it is now created \(tx-2\)"
     )
 
     assert (moved.state, moved.version) == (KeyState.CREATED, (await world.entry()).version)
@@ -296,8 +296,8 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
         ("k", "resolve", None, "order_id: must look like"),
         ("k", "refute", "tx-1", "order_id: is not allowed for refute"),
         ("k", "nonsense", None, "decision: must be one of resolve, refute, amend, waive"),
-        ("k", "waive", None, "key: WAIVE is for FOUR_EYES"),
-        (FOUR_EYES, "refute", None, "key: WAIVE is for FOUR_EYES"),
+        ("k", "waive", None, "key: the only decision for FOUR_EYES"),
+        (FOUR_EYES, "refute", None, "key: the only decision for FOUR_EYES"),
         ("k", "refute", None, "key: it is too early"),
         ("k", "amend", "tx-1", "key: must have a recorded order; it is in doubt"),
         ("never", "refute", None, "key: has no record"),

@@ -59,15 +59,15 @@ NUMBER: Any = 7
 @each(
     ("hooks", "why"),
     [
-        ([BANK.step("same"), BANK.step("same"), BANK.hold], "same is used twice"),
-        ([a_check, a_check], "a_check is used twice"),
+        ([BANK.step("same"), BANK.step("same"), BANK.hold], "used more than once: same"),
+        ([a_check, a_check], "used more than once: a_check"),
         ([BANK.step("held")], "'held' is reserved"),
         ([BANK.step("")], "needs a name"),
         ([BANK.step(NUMBER)], "needs a name"),
         ([BANK.hold, BANK.step("check")], "pass it last"),
         (
             [BANK.hold, FundsHold(BANK.place, BANK.release, name="two")],
-            "pass at most one hold, and pass it last",
+            "pass at most one hold hook, and pass it last",
         ),
         (["check"], "a str is neither a hook nor an async function"),
         ([None], "a NoneType is neither"),
@@ -249,7 +249,7 @@ async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
 
     why = "the hold hook returned no reference: return a string"
     if not isinstance(reference, str):
-        why = f"a hook's receipt is a string or None, not a {type(reference).__name__}"
+        why = f"a hook's receipt must be a string or None, not a {type(reference).__name__}"
     assert (str(failed), failed.refused, failed.hook) == (why, False, "funds_hold")
     assert failed.receipts == {}
     assert world.bank.released == [(world.bank.placed[0], None)]

@@ -202,7 +202,7 @@ async def test_a_key_settled_meanwhile_stays_unchanged(world: World, desk: Opera
     world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
 
-    assert why == "key: was changed by another person or worker just now; it is created (tx-first)"
+    assert why == "key: another person or worker has just changed it; it is now created (tx-first)"
     assert world.events_of(Resolved) == []
 
 
@@ -256,7 +256,7 @@ async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World
     world.journal.before[transitions.Refute] = go_on
     why = await refusal(operators(world).refute("k", **SAID))
 
-    assert why == "key: was changed by another person or worker just now; it is in doubt"
+    assert why == "key: another person or worker has just changed it; it is now in doubt"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

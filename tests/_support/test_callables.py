@@ -65,7 +65,7 @@ def screening(**parts: Any) -> Any:
         (lambda: {"hooks": [screening(undo=sync)]}, r"hooks: screening\.undo: must be async"),
         (
             lambda: {"hooks": [screening(places_hold=True, nothing_to_undo=True)]},
-            "hooks: screening: a hold needs an undo: do not set nothing_to_undo",
+            "hooks: screening: a hold hook needs an undo: do not set nothing_to_undo",
         ),
         (
             lambda: {"hooks": [FundsHold(sync, nothing)]},

@@ -1,8 +1,10 @@
 """The package's journals fulfil the public contract and the package's further requirements."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -29,6 +31,7 @@ from transfer_async.journal import (
     Entry,
     Journal,
     Rejection,
+    durable,
     postgres,
     sqlite,
 )
@@ -74,8 +77,36 @@ class OurContract(JournalContract):
         assert quiet == []
         assert len(caplog.messages) == journal.durable
         for told in caplog.messages:
-            assert f"keys of the scope {SCOPE!r}, but none of 'https://new.example'" in told
+            assert f"keys in the scope {SCOPE!r}, but none in 'https://new.example'" in told
             assert f"pass scope={SCOPE!r}" in told
+
+    @pytest.mark.parametrize(
+        "other",
+        ["Live", "live ", "li\u200bve", "\uff4cive", "live/"],
+        ids=["case", "blank", "unseen", "width", "slash"],
+    )
+    async def test_a_new_scope_that_looks_like_a_known_one_is_refused(self, journal: Journal, other: str):
+        """Its keys would be free, and each payment of the known scope could be made again."""
+        if not journal.durable:
+            pytest.skip("a journal in memory does not outlive the program that names the scope")
+        await journal.move("live", "k", claim())
+        with pytest.raises(JournalFailed, match=re.escape("'live', which looks the same: pass scope='live'")):
+            await journal.move(other, "k", claim())
+        await journal.move("live2", "k", claim())
+        await journal.move("live", "k2", claim())
+
+        assert await journal.read(other, "k") is None
+
+    async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
+        """An earlier version accepted both, and their doubts must not become unreachable."""
+        if not journal.durable:
+            pytest.skip("a journal in memory does not outlive the program that names the scope")
+        for scope in ("live", "LIVE"):
+            with mock.patch.object(durable, "looks_like", return_value=False):
+                await journal.move(scope, "k", claim())
+        cast("Any", journal)._scopes_seen.clear()
+        for scope in ("live", "LIVE"):
+            assert await journal.move(scope, "k2", claim()) is not None
 
     async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
         """With a wrong scope, an operator sees no pending keys."""

@@ -621,7 +621,7 @@ async def test_a_failing_scenario_does_not_hide_later_ones():
         await JournalContract().test_every_scenario_ends_as_decide_says(kind(time.utc), time.pass_)
 
     notes = [error.__notes__ for error in failed.value.exceptions]
-    assert notes[0] == ["in the scenario 'every field of a doubt is stored'"]
+    assert notes[0] == ["in the scenario 'every field of an order in doubt is stored'"]
     assert len(notes) > 1
 
 

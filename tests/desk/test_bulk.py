@@ -156,7 +156,7 @@ async def test_a_journal_that_fails_is_reported_for_each_key(world: World, ada: 
 
     answer = await proposed(ada, page, k1="tx-1", k2="tx-2")
 
-    assert answer.text.count("Look at the key before you propose it again.") == 2
+    assert answer.text.count("Look at the key before you propose a decision again.") == 2
 
 
 async def test_an_empty_oversized_or_forged_bulk_selection_is_refused(ada: Visitor):

@@ -174,7 +174,7 @@ async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(
 
     told = await followed(ada, await ada.does("resolve", order_id="tx-1"))
 
-    assert "Saved: the corrupt record was put into quarantine." in told.text
+    assert "Saved: the corrupt record was quarantined." in told.text
     assert (await stored.entry()).is_readable
 
 
@@ -187,7 +187,7 @@ async def test_a_decision_that_fails_after_a_quarantine_reports_both(
     answer = await desk.visitor().does("refute", certain="1", undone="1")
 
     assert answer.status == 409
-    assert "The corrupt record was put into quarantine. Nothing was decided: it is too early" in answer.text
+    assert "The corrupt record was quarantined. Nothing was decided: it is too early" in answer.text
     assert "changed in the meantime" not in answer.text
 
 
@@ -337,9 +337,7 @@ async def test_the_page_asks_for_no_manual_release_of_a_hold_that_recovery_relea
     assert "manually" not in shown.text
     assert "the next recovery releases hold-" in shown.text
     assert "undone" not in shown.page.forms["refute"]
-    assert (
-        "Saved: the corrupt record was put into quarantine. Now the next recovery releases hold-" in told.text
-    )
+    assert "Saved: the corrupt record was quarantined. Now the next recovery releases hold-" in told.text
     assert len(stored.bank.released) == 1
 
 

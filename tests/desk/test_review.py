@@ -128,7 +128,7 @@ async def test_a_proposal_needs_no_review_but_the_approval_of_a_refutation_does(
         done = await ben.post("/approve", {**review.page.forms["approve"], "typed": "155,025.00 NGN"})
 
     assert (uncertain.status, proposed.status, review.status, wrong.status) == (422, 303, 200, 422)
-    assert "Certain: must be ticked" in uncertain.text
+    assert "Certain: tick the box" in uncertain.text
     assert "Review, then approve" in proposal.text
     assert "Proposed by ada: asked the service" in review.text
     assert "Approve: no order exists, and none can appear" in review.text

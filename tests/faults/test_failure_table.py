@@ -597,6 +597,33 @@ async def test_an_interim_1xx_response_is_skipped(bank: Bank, status: int):
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 422, 425, 429])
+async def test_a_refusal_that_contains_the_order_is_a_doubt(bank: Bank, status: int):
+    """A proxy may replace the status of a response, but not invent the order in its body."""
+
+    async def refuse_what_exists(connection: Connection) -> None:
+        while request := await connection.request():
+            connection.send(http(status, order_body(request, id="tx-exists")))
+
+    async def token() -> str:
+        return f"token-{len(bank.events)}"  # Each call returns a new token.
+
+    async with serving(refuse_what_exists) as server:
+        error = await bank.try_order(server.url, token=token)
+
+    expect(error, bank, UnreadableOrder)
+    assert error.order_id == "tx-exists"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+async def test_a_refusal_that_contains_another_order_is_a_refusal(bank: Bank, status: int):
+    async with serving(replies(http(status, samples.encode(samples.order_json(seed=99))))) as server:
+        error = await bank.try_order(server.url)
+
+    expect(error, bank, Refused)
+
+
 @pytest.mark.parametrize("status", [425, 429])
 async def test_an_unprocessed_order_is_retried_when_retry_after_says(bank: Bank, status: int):
     async def first_no_then_yes(connection: Connection) -> None:

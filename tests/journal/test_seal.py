@@ -316,9 +316,9 @@ async def test_client_and_operator_errors_name_the_missing_key(world: World, tmp
         world.journal.journal = journal
         await world.fails(JournalFailed, match="cannot be decrypted: configure its encryption key")
         async with world.client() as client:
-            with pytest.raises(ValueError, match="encrypted with a key that is not available here"):
+            with pytest.raises(ValueError, match="its record is encrypted: configure the encryption key"):
                 await client.resolve("k", order_id="tx-1", by="ada", reason="seen")
-            with pytest.raises(ValueError, match="encrypted with a key that is not available here"):
+            with pytest.raises(ValueError, match="its record is encrypted: configure the encryption key"):
                 await client.refute("k", by="ada", reason="seen")
 
 

@@ -221,7 +221,7 @@ async def test_an_upgrade_needs_no_encryption_key(store: Store):
 # --- what is refused ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "no version")])
+@pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "unknown to this version")])
 async def test_a_journal_of_an_unknown_version_is_refused(store: Store, version: int, why: str):
     await say(store, set_version(store, version))
     before = await content(store)
@@ -460,7 +460,7 @@ def test_the_upgrade_command_shows_the_plan_and_asks(tmp_path: Path):
     refused = invoke("journal", "upgrade", "--journal", str(store.path))
 
     assert refused.exit_code == 2
-    assert "the format is 1, and will be 2; 7 keys: 1 claimed, 2 created" in refused.stderr
+    assert "will be upgraded from format 1 to format 2; 7 keys: 1 claimed, 2 created" in refused.stderr
     assert store.content().version == 1
 
 

@@ -33,9 +33,9 @@ async def test_the_assertions_accept_a_created_order_with_its_hold(client, holds
 
     await assert_one_order("k", client=client, sandbox=client.sandbox)
     await assert_hold_kept("k", client=client, held=holds.held)
-    with pytest.raises(AssertionError, match="'k': expected no order, found tx-"):
+    with pytest.raises(AssertionError, match="'k': expected no order, but found tx-"):
         await assert_no_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="'k': expected no hold, found hold-"):
+    with pytest.raises(AssertionError, match="'k': expected no hold, but found hold-"):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
@@ -48,7 +48,7 @@ async def test_a_doubt_counts_as_one_order_and_a_second_order_is_found(client, h
 
     await created(client, "paid-again")
 
-    with pytest.raises(AssertionError, match="'k': expected one order, found 2: tx-"):
+    with pytest.raises(AssertionError, match="'k': expected one order, but found 2: tx-"):
         await assert_one_order("k", client=client, sandbox=client.sandbox)
 
 
@@ -64,13 +64,13 @@ async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
         "matcher_amount": "100.0",
     }
     assert_one_payment(sandbox=client.sandbox, **payment)
-    with pytest.raises(AssertionError, match=r"\{'matcher_amount': 1\}: expected one order, found 0$"):
+    with pytest.raises(AssertionError, match=r"\{'matcher_amount': 1\}: expected one order, but found 0$"):
         assert_one_payment(sandbox=client.sandbox, matcher_amount=1)
 
     await created(client, "paid-again", exchange_rate="1501")
 
     await assert_one_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="expected one order, found 2") as caught:
+    with pytest.raises(AssertionError, match="expected one order, but found 2") as caught:
         assert_one_payment(sandbox=client.sandbox, **payment)
     assert all(f"100.00 USD at {rate}" in str(caught.value) for rate in (1500, 1501))
 
@@ -93,9 +93,9 @@ async def test_the_assertions_accept_a_refused_order_without_a_hold(client, hold
 
     await assert_no_order("k", client=client, sandbox=client.sandbox)
     await assert_hold_released("k", client=client, held=holds.held)
-    with pytest.raises(AssertionError, match="'k': expected one order, found 0"):
+    with pytest.raises(AssertionError, match="'k': expected one order, but found 0"):
         await assert_one_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="'k': expected one hold, found 0"):
+    with pytest.raises(AssertionError, match="'k': expected one hold, but found 0"):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
@@ -107,7 +107,7 @@ async def test_a_hold_of_an_earlier_intent_is_found(client, holds):
     await created(client)
     holds.standing[forgotten] = "hold-forgotten"
 
-    with pytest.raises(AssertionError, match="'k': expected no hold of an earlier intent, found"):
+    with pytest.raises(AssertionError, match="'k': expected no hold of an earlier intent, but found"):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
@@ -127,7 +127,7 @@ async def test_an_order_with_another_id_than_the_journals_is_found(client):
     async with other:
         await created(other)
 
-    with pytest.raises(AssertionError, match=f"'k': the journal has the order {order.id}, but"):
+    with pytest.raises(AssertionError, match=f"'k': the journal contains order {order.id}, but"):
         await assert_one_order("k", client=client, sandbox=other.sandbox)
 
 

@@ -233,14 +233,14 @@ def without(option):
         (without("--base-url"), "--base-url, or TRANSFER_BASE_URL, is required"),
         (without("--token"), "no token: pass --token, set TRANSFER_API_TOKEN, or return a token"),
         ([*NEEDED, "--broker", "amqp://host"], "--broker: must be an address that begins with one of"),
-        ([*NEEDED, "--journal", "mysql://host"], "a journal is the path of a file, or a postgresql://"),
+        ([*NEEDED, "--journal", "mysql://host"], "a journal must be a file path or a postgresql://"),
         ([*NEEDED, "--journal", "postgresql://me:a-secret/a-secret@host"], "dsn: must be postgresql://user:"),
         ([*NEEDED, "--base-url", "http://example.org"], "--base-url: must be https"),
         ([*NEEDED, "--hooks", "nowhere"], "--hooks: must be module:factory"),
         ([*NEEDED, "--health", "8080"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--health", "127.0.0.1:99999"], "--health: must be HOST:PORT"),
         ([*NEEDED, "--concurrency", "0"], "--concurrency: must be a whole number, 1 or more"),
-        ([*NEEDED, "--ack-wait", "-1"], "--ack-wait: must be a number of seconds"),
+        ([*NEEDED, "--ack-wait", "-1"], "--ack-wait: must be a finite number of seconds"),
         ([*NEEDED, "--commands", "all.>"], "--commands: must be a name without blanks"),
         (
             [*NEEDED, "--commands", "a", "--dead-letters", "a"],
@@ -386,8 +386,8 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: the command 'large': the message is ")
-    assert result.stderr.endswith("; earlier commands were sent, and later ones were not\n")
+    assert result.stderr.startswith("send: the command 'large' was not sent: the message is ")
+    assert result.stderr.endswith("; only earlier commands were sent\n")
 
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])

@@ -25,7 +25,7 @@ def test_durations_may_be_timedeltas():
     [
         ({"concurrency": 0}, "concurrency: must be a whole number, 1 or more"),
         ({"concurrency": True}, "concurrency: must be a whole number, 1 or more"),
-        ({"ack_wait": 0}, "ack_wait: must be a number of seconds or a timedelta, above 0 and finite"),
+        ({"ack_wait": 0}, "ack_wait: must be a finite number of seconds or a timedelta, greater than 0"),
         ({"poll": "soon"}, "poll: must be"),
         ({"patience": float("inf")}, "patience: must be"),
         ({"commands": ""}, "commands: must be a name"),

@@ -159,7 +159,7 @@ def read_name(name: PersonName) -> NameParts:
     )
     scripts = {word.script for word in parts.words}
     if len(scripts) > 1 and not scripts <= {LATIN, HAN, "HANGUL"}:  # as in "Peter 陳"
-        raise UnreadableName("mixes words from several scripts")
+        raise UnreadableName("contains words in several scripts")
     return parts
 
 
@@ -334,7 +334,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
     pairs = list(itertools.product(one.readings(), other.readings()))
     if len(pairs) * len(one.words) * len(other.words) > MAX_STEPS:
-        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there are too many ways to divide the names")
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names have too many words to compare")
     if one.is_single and other.is_single:
         score = comparison.half(one.words, other.words, surname=True)
     else:
@@ -346,7 +346,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.is_single != other.is_single and any(
         comparison.first_name_score(a, b) for a in one.words for b in other.words
     ):
-        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one name has no first or no last name")
+        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one name is only a first or a last name")
     return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
 
 

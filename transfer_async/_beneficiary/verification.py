@@ -86,7 +86,7 @@ class UserLookup:
             ValueError: the look-up is already bound to another client.
         """
         if self._bound() not in (None, client):
-            raise ValueError("UserLookup: is already used by another client; create one for each client")
+            raise ValueError("UserLookup: another client already uses it; create one for each client")
         self._client = weakref.ref(client)
 
     def _bound(self) -> TransferClient | None:
@@ -196,9 +196,9 @@ class BeneficiaryVerification:
             lookup,
             "lookup(username)",
             name="lookup",
-            kind="an async function of a username, or a UserLookup",
+            kind="an async function that takes a username, or a UserLookup",
         )
-        kind = "an async function of the intent and the user"
+        kind = "an async function that takes the intent and the user"
         for argument, accept in (("accept_close", accept_close), ("accept_mismatch", accept_mismatch)):
             if accept is not None:
                 checked_async(accept, f"{argument}(intent, user)", name=argument, kind=kind)
@@ -284,7 +284,7 @@ class BeneficiaryVerification:
                 cause = sanitize_exception(answer.error)
             else:
                 reason = Reason.DECLINED
-        raise _not_verified(reason, f"{match.reason}, but this was not accepted", match.result) from cause
+        raise _not_verified(reason, f"{match.reason}, which was not accepted", match.result) from cause
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
@@ -306,7 +306,7 @@ def _check_account(user: User, username: str) -> None:
     if not user.username or not _is_text_or_none(user.username):
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
-        raise _not_verified(Reason.OTHER_USERNAME, "the look-up returned the account of another username")
+        raise _not_verified(Reason.OTHER_USERNAME, "the look-up returned an account with another username")
     # A bank's own look-up may return the string "false", which counts as true in Python.
     if not isinstance(user.is_active, bool):
         raise _not_verified(

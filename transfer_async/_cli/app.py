@@ -88,13 +88,13 @@ def desk(
 
     The page lists the pending keys of a journal and, depending on your roles, lets you act on them. The page
     never sends requests to the service. The command prints a one-time address: only the first browser on this
-    machine that opens the address has access.
+    machine to open it gets access.
 
     ROLE is change (resolve or refute orders in doubt), approve (approve another operator's proposals) or
     parties (see who pays whom). --link may contain the fields {key}, {order_id}, {request_id}, {intent_id}
     and {attempt_id}.
 
-    Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
+    Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 usage error.
     """
     with failing("desk", {ImportError: USAGE}):
         from transfer_async._cli import servers  # imports Jinja2 and aiohttp's server: 90 ms
@@ -178,13 +178,13 @@ def sandbox(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
-    match_every: Annotated[float, typer.Option(help="Seconds between two runs of the matcher bot.")] = 300.0,
+    match_every: Annotated[float, typer.Option(help="Seconds between runs of the matcher bot.")] = 300.0,
     seed: Annotated[int, typer.Option(help="The seed for order ids and random faults.")] = 0,
     fault: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SHARE[:SETTINGS]",
-            help="A fault, and the share of orders that it affects; repeat for several faults.",
+            help="A fault and the share of orders to apply it to; repeat for several faults.",
         ),
     ] = None,
     token: Annotated[str | None, typer.Option(help="The API token; a random one by default.")] = None,
@@ -215,11 +215,11 @@ def sandbox(
     line per request to stderr. After SIGINT (Ctrl-C) or SIGTERM, the sandbox shuts down cleanly with exit
     code 0.
 
-    Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
+    Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 usage error.
 
     --fault applies a fault to a fraction of all orders, from 0 to 1. --seed determines which orders are
-    affected: with the same seed, the same orders, sent one after another, get the same faults. SETTINGS
-    configures the fault, as setting=value,... or as JSON:
+    affected: with the same seed, the same sequence of orders gets the same faults. SETTINGS configures the
+    fault, as setting=value,... or as JSON:
 
     \b
       --fault close-after-processing=0.05
@@ -304,7 +304,7 @@ def verify_hooks(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY", help="A function that returns a mapping that contains hooks and held."
+            metavar="MODULE:FACTORY", help="A function that returns a mapping with hooks and held."
         ),
     ],
     *,
@@ -318,11 +318,11 @@ def verify_hooks(
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
     The hooks place and release several hundred holds, at most six at a time. Connect the hooks to a test
-    ledger with enough funds for six holds. The command calls each hook twice, concurrently and from a new
-    worker, cancels the hook at each await, and interrupts it with timeouts and lost connections. The command
-    also undoes each hook without a receipt, twice in a row, and when there is nothing to undo. After each
-    step, the command compares held(intent_id) and, if the factory returns it, balance() with the expected
-    values.
+    ledger with enough funds for six holds. The command calls each hook twice in a row, concurrently, and from
+    a new worker; it also cancels the hook at each await, and interrupts it with timeouts and lost
+    connections. The command also undoes each hook without a receipt, twice in a row, and when there is
+    nothing to undo. After each step, the command compares held(intent_id) and, if the factory returns it,
+    balance() with the expected values.
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
 

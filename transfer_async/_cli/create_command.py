@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import sqlite3
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,7 @@ from transfer_async._cli.create_outcomes import (
     Tally,
     check_place,
     duration,
+    orders_of_earlier_runs,
     outcome_line,
     shown_progress,
 )
@@ -44,7 +45,14 @@ from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._models import errors
-from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, Outcome, OutcomeUnknown
+from transfer_async._models.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    JournalFailed,
+    KeyBusy,
+    Outcome,
+    OutcomeUnknown,
+)
 from transfer_async._models.events import Event, OrderCreated, Resolved, UndoPending
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
@@ -88,7 +96,7 @@ def create(
         float, typer.Option(help="Maximum seconds for sending an order, including safe retries.")
     ] = 30.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds until the next run may use the keys of a killed run.")
+        float, typer.Option(help="If this run is killed, seconds until another run may use its keys.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
@@ -99,13 +107,12 @@ def create(
     """Create the orders listed in a file, each at most once, however often you run the command.
 
     All lines are checked before the first order is sent. If any line is invalid, the command lists the faults
-    by line and sends nothing. Every line needs its own key. Orders that the journal has recorded are never
-    sent again, so you can run the same command again after Ctrl-C, kill or a power failure.
+    by line and sends nothing. Every line needs its own key. The command never creates an order twice, so you
+    can run it again after Ctrl-C, kill or a power failure.
 
-    CSV: the first line contains the column names. The columns are key; poster_username,
-    poster_recipient_username and the other fields of an order; current_account_balance, transaction_fee,
-    transaction_fee_currency; and, optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held,
-    send_before, deadline.
+    CSV: the first line contains the column names. The columns are key; the fields of an order, such as
+    poster_username; current_account_balance, transaction_fee and transaction_fee_currency; and, optionally,
+    beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before, deadline.
 
     JSON Lines: one command per line, in the format that workers use.
 
@@ -114,28 +121,29 @@ def create(
     hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. The file of an earlier run is renamed to PATH.old. The files of outcomes contain no
-    personal data.
+    line has an outcome. At the start, an existing PATH is renamed to PATH.old. None of these files contains
+    personal data. Nothing is sent if they say that a line's order exists or may exist, but the journal has no
+    record of the line's key in this scope.
 
-    --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
-    clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no
-    hold is placed.
+    --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
+    a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is
+    placed.
 
     After Ctrl-C or SIGTERM, the command finishes the orders in flight and starts no new ones; a second signal
     aborts the orders in flight. A run stops early after 10 consecutive failures caused by a wrong token or
-    base URL. A run also stops early after 32 (twice --concurrency, but at least 20) consecutive orders that
-    are in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line
-    is retried after all other lines, until the lease expires.
+    base URL. The run also stops early if many consecutive orders end in doubt or fail for reasons unrelated
+    to the order: 20, or twice --concurrency if that is more (32 by default). If another run is using a line's
+    key, the line is retried after all other lines, until the other run's lease expires.
 
-    Exit codes (if several of 3 to 5 apply, the highest is returned). After exit code 1, 130 or 143, orders
-    may also be in doubt:
+    If several of the exit codes 3, 4 and 5 apply, the highest is returned. After exit code 1, 130 or 143,
+    some orders may also be in doubt. Exit codes:
 
     \b
-      0    all orders are created, or the dry run found no fault
+      0    all orders were created, or the dry run found no errors
       1    the run could not finish: the journal, the service, the file or the disk failed
-      2    wrong usage, faults in the file, or no orders in it; nothing was sent
-      3    some orders were refuted, or refused and would be refused again; all others are created
-      4    some orders were not sent, or refused for a temporary reason: run the command again
+      2    usage error, or the file contains errors or no orders; nothing was sent
+      3    some orders were refuted or permanently refused; all others were created
+      4    some orders were not sent, or were refused for a temporary reason: run the command again
       5    some orders are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
@@ -248,7 +256,8 @@ class CreateRun:
                 raise Stopped
             async with side:
                 client = self._client(side, journal)
-                checking = await self._checked(orders, needs_held=not side.places_hold)
+                earlier = await asyncio.to_thread(orders_of_earlier_runs, self.outcomes)
+                checking = await self._checked(orders, earlier, needs_held=not side.places_hold)
                 if checking.faults:
                     _write(self.complain, checking.complaint())
                     return USAGE
@@ -265,6 +274,8 @@ class CreateRun:
                         "check --journal"
                     )
                 async with _open(journal), client:
+                    for key in checking.repeated:
+                        await _refuse_if_forgotten(client, key, earlier[key])
                     outcomes = await asyncio.to_thread(
                         OutcomeFile, self.outcomes, protected=protected, clock=self._clock
                     )
@@ -284,7 +295,7 @@ class CreateRun:
         }
         missing = [name for name, value in needed.items() if value is None]
         if missing and not self.dry_run:
-            raise ValueError(f"{'; '.join(missing)}: required without --dry-run")
+            raise ValueError(f"{'; '.join(missing)}: required unless you use --dry-run")
         if missing or self.base_url is None or journal is None:
             return None
         settings = {"max_connections": max(512, self.concurrency), **self.settings}
@@ -296,9 +307,9 @@ class CreateRun:
             isinstance(event, Resolved) and event.outcome is Outcome.CREATED
         )
 
-    async def _checked(self, orders: OrderFile, *, needs_held: bool) -> Checking:
-        now = self._clock.utc() if self.dry_run else None
-        checking = Checking(needs_held=needs_held, now=now, is_stopped=self.stopping.asked.is_set)
+    async def _checked(self, orders: OrderFile, earlier: Collection[str], *, needs_held: bool) -> Checking:
+        now, is_stopped = self._clock.utc() if self.dry_run else None, self.stopping.asked.is_set
+        checking = Checking(needs_held=needs_held, now=now, is_stopped=is_stopped, earlier=earlier)
         work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records()))
         while not work.done():
             await asyncio.wait([work], timeout=UPDATED_EVERY)
@@ -357,6 +368,28 @@ def _write(say: Say, lines: Iterable[str]) -> None:
         say(line)
 
 
+async def _refuse_if_forgotten(client: TransferClient, key: str, outcomes: Path) -> None:
+    """Refuse a journal or scope that does not contain an order of an earlier run.
+
+    With such a journal or scope, the order would be sent again.
+
+    Raises:
+        ValueError: the journal has no record of the key.
+        Failed: the journal cannot be read.
+    """
+    try:
+        known = await client.known(key)
+    except JournalFailed as error:
+        raise Failed(f"{error}; nothing was sent") from error
+    if known is None:
+        raise ValueError(
+            f"--journal: contains no record of the key '{shown(key)}' in the scope "
+            f"{shown(client.operators.scope)}, but {shown(str(outcomes))} says that its order exists or may "
+            "exist: pass the journal, the base URL and the scope of that run. To make the payments of FILE "
+            "again, move its outcomes to another directory; nothing was sent"
+        )
+
+
 @asynccontextmanager
 async def _open(journal: Journal) -> AsyncIterator[None]:
     """Keep the journal open during the block.
@@ -378,7 +411,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
     """Send the orders and complete the outcomes file.
 
-    Return the reason if sending or writing fails, and None otherwise.
+    Return the error message if sending or writing fails, and None otherwise.
     """
     failed = "FILE cannot be read, or --outcomes cannot be written"
     try:
@@ -462,7 +495,7 @@ class CircuitBreaker:
     _not_ready: int = field(default=0, init=False)
 
     def count(self, result: Order | Exception) -> str | None:
-        """Count a result. Return the reason to give up, or None to continue."""
+        """Count a result. Return why the run must stop early, or None if it can continue."""
         if isinstance(result, KeyBusy):  # Another worker uses the key. This is no failure.
             return None
         fate = disposition(result)
@@ -488,7 +521,7 @@ class BulkRun:
     """Sends the orders of one run.
 
     Attributes:
-        gave_up: the reason why the run gave up, or None if it did not.
+        gave_up: why the run stopped early, or None if it did not.
     """
 
     _client: TransferClient
@@ -532,7 +565,7 @@ class BulkRun:
         if self._postponed and not self._is_over:
             lines = "1 line waits" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines wait"
             longest = duration(max(0.0, self._last_lease_ends - self._clock.now()))
-            self._progress.say(f"{lines} for another worker's lease, up to {longest}")
+            self._progress.say(f"{lines} up to {longest} for another worker's lease to expire")
         until, wait = self._last_lease_ends + MARGIN, FIRST_WAIT
         while self._postponed and not self._is_over:
             left = max(0.0, until - self._clock.now())

@@ -1,13 +1,12 @@
 """Read orders from a CSV or JSON Lines file: once to check every line, and once to send the orders.
 
-`ORDERS` is the layout of a file of orders. The functions of this module can also read files with other
-layouts.
+`ORDERS` is the layout of an order file. This module's functions can also read other layouts.
 
 An order file is read twice, because no order may be sent before the last line is checked, and memory use must
 not grow with the size of the file. Storing the checked orders on disk would take longer than reading the file
-again (60 microseconds per line, compared with 51), and would create a second copy of customers' data.
-`UnchangedFile` compares the content of both passes, because a file can change without changing its size or
-modification time.
+again (60 microseconds per line instead of 51), and would create a second copy of customers' data.
+`UnchangedFile` compares the content that both passes read, because a file can change while its size and
+modification time stay the same.
 """
 
 from __future__ import annotations
@@ -138,9 +137,7 @@ def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
     """
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
-            return (
-                f"is separated by {plural}: separate columns with commas, and use a decimal point in amounts"
-            )
+            return f"uses {plural} as separators: use commas, and a decimal point in amounts"
     return "contains no known column name: the first line must be the header"
 
 
@@ -222,8 +219,8 @@ class OrderFile:
     def records(self) -> Iterator[Record]:
         """Yield a record for each line, in the file's order.
 
-        Every later pass compares the file's bytes with those of the first pass. The second pass yields the
-        records kept by the first pass, so that exactly the checked orders are sent.
+        Every later pass compares the bytes that it reads with those of the first pass. The second pass yields
+        the records kept by the first pass, so that exactly the checked orders are sent.
 
         Raises:
             Changed: the file has changed since the first pass.
@@ -303,7 +300,7 @@ class UnchangedFile:
     def reading(self) -> io.BufferedReader:
         """Return a reader that starts at the beginning of the file.
 
-        The first pass must end before the next one begins.
+        The first pass must end before the next pass begins.
 
         Raises:
             Changed: raised by the reader, before it returns any byte that differs from the first pass.
@@ -347,35 +344,48 @@ SHOWN = 1000
 """The maximum number of faults that are listed; further faults are only counted."""
 
 
+REPEATED = 100
+"""The maximum number of keys of earlier runs that a check returns."""
+
+
 class Stopped(Exception):
     """Raised if a signal stopped the check."""
 
 
 class Checking:
-    """Checks all lines of a file before the first one is sent.
+    """Checks all lines of a file before the first order is sent.
 
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
         now: the current time. An order whose time limit has passed is reported as a fault. If ``now`` is
-            None, time limits are not checked, because a call with a key that already has an order still
-            returns the order.
+            None, time limits are not checked, because a key that already has an order still returns it after
+            its time limit.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
+        earlier: the keys to look for in the file.
 
     Attributes:
         records: the number of orders, with or without faults.
         faulty: the number of orders with faults.
         faults: the number of faults.
         listed: the first faults, one per line.
-        sums: the total amounts of the orders without faults, by direction and currency.
+        sums: for the orders without faults, the total amounts to be sent and to arrive, by currency.
+        repeated: the first keys of ``earlier`` that the file contains.
     """
 
     one_each = "give each order its own key"
     none_done = "Nothing was sent."
 
     def __init__(
-        self, *, needs_held: bool, now: datetime | None = None, is_stopped: Callable[[], bool] = lambda: False
+        self,
+        *,
+        needs_held: bool,
+        now: datetime | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        earlier: Collection[str] = (),
     ) -> None:
         self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
+        self._earlier = earlier
+        self.repeated: list[str] = []
         self.records = self.faulty = self.faults = 0
         self.listed: list[str] = []
         self.sums: dict[str, dict[str, Decimal]] = {"sent": {}, "to arrive": {}}
@@ -392,6 +402,9 @@ class Checking:
                 if self.records % 64 == 0 and self._is_stopped():
                     raise Stopped
                 self.records += 1
+                key = record.key
+                if key is not None and key in self._earlier and len(self.repeated) < REPEATED:
+                    self.repeated.append(key)
                 faults = list(self._faults(record, keys))
                 if record.command is None or faults:
                     self.faulty += 1
@@ -452,7 +465,7 @@ _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOU
 
 
 class Keys(TemporaryDatabase):
-    """The keys found so far in a file, in a temporary database. `Keys` is a context manager."""
+    """The keys found so far in a file, stored in a temporary database. `Keys` is a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_TABLE)

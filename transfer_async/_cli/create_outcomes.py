@@ -178,6 +178,37 @@ class OutcomeFile:
             os.close(file)
 
 
+EVIDENCE = 1_000
+"""The maximum number of lines that `orders_of_earlier_runs` uses of each file."""
+
+
+class _EarlierLine(msgspec.Struct):
+    key: str
+    outcome: str
+
+
+_earlier_line = msgspec.json.Decoder(_EarlierLine)
+_MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
+
+
+def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
+    """Return the first keys whose orders exist or may exist, according to the outcomes of earlier runs.
+
+    Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
+    """
+    found: dict[str, Path] = {}
+    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+        with contextlib.suppress(OSError), item.open("rb") as lines:
+            for _ in range(EVIDENCE):
+                try:
+                    line = _earlier_line.decode(lines.readline(1 << 20))
+                except (msgspec.MsgspecError, UnicodeDecodeError):  # also at the end of the file
+                    continue
+                if line.outcome in _MAY_EXIST:
+                    found.setdefault(line.key, item)
+    return found
+
+
 def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
     """Check that an `OutcomeFile` can be written to ``path``.
 
@@ -192,7 +223,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
                 f"{option}: {shown(str(item))} exists and is not a regular file: choose another path"
             )
         if any(_is_same(item, other) for other in protected):
-            raise ValueError(f"{option}: {shown(str(item))} is FILE or the journal: choose another path")
+            raise ValueError(f"{option}: {shown(str(item))} is also FILE or the journal: choose another path")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -381,7 +412,7 @@ def outcome_of(result: Order | Exception) -> Outcome:
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code of a run in which ``result`` is the only order that may not have been created."""
+    """Return the exit code of a run in which only ``result`` may be a failure."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
@@ -430,15 +461,15 @@ class Tally:
             )
         if count := self._reasons[process.UNKNOWN].total():
             yield (
-                f"in doubt: {count:,}. These orders may exist: keep the holds, do not make the "
-                "payments in another way, and run: transfer-async journal list"
+                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay by other means, "
+                "and run: transfer-async journal list"
             )
         if reasons := self._reasons[process.NOT_SENT]:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
-            named = f" Fields that the service named: {_named(self._fields)}." if self._fields else ""
+            named = f" The service named these fields: {_named(self._fields)}." if self._fields else ""
             yield (
                 f"would be refused again: {_counted(reasons)}.{named} "
                 "Correct these lines, keep their keys, and run the same command again"

@@ -1,8 +1,8 @@
 """The demo: a small bank sends orders to a sandbox of the service, in one process.
 
-Each line is printed as soon as its event happens: by an observer of the client, by the hold hook, by
-``resolve``, or by the code that receives a call's result. Every claim is checked against the orders in the
-sandbox and the holds in the bank's ledger.
+Each line is printed as soon as its event happens. The lines come from an observer of the client, the hold
+hook, ``resolve``, and the code that receives a call's result. Every claim is checked against the orders in
+the sandbox and the holds in the bank's ledger.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class BackOffice:
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
         """Return the order for ``intent``, or None while the order is unknown."""
         if not self.at_work:
-            self._tell("bank", intent.key, "the back office has not looked yet: unknown")
+            self._tell("bank", intent.key, "the back office has not looked for the order yet: unknown")
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
@@ -250,7 +250,7 @@ class BackOffice:
         return self.order(found[0].id)
 
     def order(self, order_id: str) -> Order:
-        """Return the order in its current state at the service."""
+        """Return the service's current record of the order."""
         return Order.from_json(self._sandbox.orders[order_id].to_json())
 
 
@@ -273,7 +273,7 @@ SAME, CLOSE, OTHER = "payment-4", "payment-5", "payment-6"
 
 @frozen
 class Payment:
-    """A payment that a customer requests, and its expected result."""
+    """A customer's payment and its expected result."""
 
     key: str
     to: PersonName
@@ -297,7 +297,7 @@ PAYMENTS = (
     Payment(
         OTHER,
         PersonName("Amaka", "Nwosu"),
-        "pays Amaka Nwosu, at Ben Okri's username",
+        "pays Amaka Nwosu, but with Ben Okri's username",
         "the names do not match, and no order exists",
         (CLOSE,),
         MatchResult.NO_MATCH,
@@ -494,9 +494,7 @@ class Scene:
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]
-        self.lines.check(
-            key, f"the sandbox contains the order, as number {number} of {number}", last == [order.id]
-        )
+        self.lines.check(key, f"the order is in the sandbox, as the newest of {number}", last == [order.id])
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
@@ -554,7 +552,7 @@ async def _who_am_i(scene: Scene) -> None:
     scene.lines.tell("sandbox", "", f"listens on {scene.sandbox.base_url}; {every}")
     me = await scene.client.who_am_i()
     active = "active" if me.is_active else "not active"
-    scene.lines.tell("client", "", f"who am I: {me.username}, role {me.role}, {active}")
+    scene.lines.tell("client", "", f"the token belongs to {me.username}, role {me.role}, {active}")
     bank = scene.sandbox.accounts.bank
     scene.lines.check("", "this is the account that owns the token", me.id == bank.id)
 
@@ -572,7 +570,7 @@ async def _a_lost_answer(scene: Scene) -> None:
     except OutcomeUnknown as doubt:
         lines.tell("client", LOST, f"the call ends: {doubt.outcome.value} ({type(doubt).__name__})")
         honest = doubt.outcome is Outcome.UNKNOWN and doubt.order_may_exist
-        lines.check(LOST, "the error says that the order may exist", honest)
+        lines.check(LOST, "the error reports that the order may exist", honest)
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
         lines.check(LOST, f"the hold is kept: {ledger.kept.get(LOST)}", kept)
     else:
@@ -600,9 +598,9 @@ async def _a_refusal(scene: Scene) -> None:
         await scene.client.create_order(usd_order("tunde.bello", "noah.lind", "75.00"), key=REFUSED)
     except Refused as no:
         lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
-        lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
+        lines.check(REFUSED, "the error reports that no order exists", not no.order_may_exist)
     else:
-        raise FalseClaim("an order to a beneficiary who cannot be paid was created")
+        raise FalseClaim("an order was created for a beneficiary who cannot be paid")
     lines.check(REFUSED, "the hold is released", REFUSED in scene.ledger.released)
     record = await scene.client.known(REFUSED)
     free = record is not None and record.state is KeyState.FREE
@@ -621,7 +619,7 @@ async def _the_matcher_bot(scene: Scene) -> None:
         scene.lines.tell("sandbox", key, f"matched: {order.id}")
         now = scene.office.order(order.id)
         same = now.id == order.id and now.state is OrderState.MATCHED
-        scene.lines.check(key, "the order is unchanged, and its state is now matched", same)
+        scene.lines.check(key, "the order is the same, and its state is now matched", same)
 
 
 async def _what_there_is(scene: Scene) -> None:

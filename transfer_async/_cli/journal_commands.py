@@ -54,7 +54,7 @@ app = typer.Typer(
     help=(
         "Manage a journal: list keys in doubt and pending undos, and resolve or refute "
         "orders in doubt. Exit codes: 0 done; 1 the journal failed or refused the "
-        "decision, or you answered no; 2 wrong usage; 3 some rows of --from were "
+        "decision, or you answered no; 2 usage error; 3 some rows of --from were "
         "refused; 4 the journal contains only keys of other scopes."
     ),
     no_args_is_help=True,
@@ -188,7 +188,7 @@ def _decide_from_file(
         if alone := [typed[name] for name in _FROM if wanted[name]]:
             fail(f"journal: {alone[0]}: needs --from", USAGE)
         if missing := [typed[name] for name in arguments if given[name] is None]:
-            fail(f"journal: {missing[0]} is required, or --from FILE", USAGE)
+            fail(f"journal: {missing[0]} or --from FILE is required", USAGE)
         return False
     for item in parameters:
         if item.name not in _BESIDE_FROM and given[item.name] != item.default:
@@ -222,8 +222,8 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         confirm(
             (
                 "After the upgrade, programs of an earlier version, including running ones, can no "
-                "longer use the journal. The upgrade cannot be undone. Have you stopped all programs of an "
-                "earlier version, and should the journal be upgraded now?"
+                "longer use the journal. The upgrade cannot be undone. Have you stopped all these programs, "
+                "and do you want to upgrade the journal now?"
             ),
             yes=yes,
         )
@@ -259,7 +259,7 @@ def _plan_text(found: Upgrade) -> str:
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
     keys = journal_output.counted(found.keys, "key")
-    text = f"journal: the format is {found.found}, and will be {found.version}; {keys}"
+    text = f"journal: will be upgraded from format {found.found} to format {found.version}; {keys}"
     text += f": {states}" if states else ""
     if found.unreadable:
         text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will not be repaired"
@@ -541,7 +541,7 @@ def propose(
         tell(journal_output.as_json({"key": key, "proposal": journal_output.proposal_json(proposal)}))
         return
     what = journal_output.proposed(proposal)
-    tell(f"{shown(key)}: proposed: {what}; another person must approve it, as {proposal.id}")
+    tell(f"{shown(key)}: proposed: {what}; another person must approve proposal {proposal.id}")
 
 
 def approve(
@@ -606,7 +606,7 @@ class Action(enum.Enum):
 def four_eyes(
     action: Annotated[
         Action,
-        typer.Argument(metavar="ACTION", help="show, demand or waive; approve or withdraw a waiver."),
+        typer.Argument(metavar="ACTION", help="show, demand or waive; or approve or withdraw a waiver."),
     ] = Action.SHOW,
     *,
     target: JournalTarget,
@@ -615,8 +615,8 @@ def four_eyes(
 ) -> None:
     """Show, demand or waive dual control (four eyes) for everyone who uses this scope.
 
-    Under dual control, one person proposes a decision and another person approves it. One person alone can
-    demand dual control. Waiving dual control requires a proposal by one person and the approval of another.
+    Under dual control, one person proposes a decision and another person approves it. Any one person can
+    demand dual control. To waive it, one person must propose this and another must approve it.
     """
     if action in (Action.APPROVE, Action.WITHDRAW):
         _end_waiver(target, action, person)
@@ -689,15 +689,12 @@ def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None
     key, proposal = view.key, view.proposal
     if proposal is None:
         already = target.with_journal(lambda operators: _approval_text(operators, key))
-        fail(f"journal: {shown(key)}: there is no proposal, or the key has changed since{already}", FAILED)
+        fail(f"journal: {shown(key)}: has no proposal, or has changed since the proposal{already}", FAILED)
     if named_id is None and not is_interactive():
         fail("journal: --proposal is required when not interactive", USAGE)
     if named_id not in (None, proposal.id):
         fail(
-            (
-                f"journal: {shown(key)}: another proposal has replaced the proposal that you "
-                f"named: {proposal.id}"
-            ),
+            (f"journal: {shown(key)}: the proposal that you named was replaced by {proposal.id}"),
             FAILED,
         )
     return proposal
@@ -726,12 +723,12 @@ def recover(
     network: options.Network,
     as_json: AsJson = False,
 ) -> None:
-    """Process abandoned claims, doubts and pending undos.
+    """Process abandoned claims, orders in doubt and pending undos.
 
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
     resolve (which finds out whether an order in doubt exists). FACTORY may be async.
 
-    Exit codes: those of all journal commands, and 3 if an undo is still pending or a record is corrupt.
+    Exit codes: as for the other journal commands, and 3 if an undo is still pending or a record is corrupt.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -785,7 +782,7 @@ def prune(
     """Delete old keys.
 
     The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys whose outcome
-    was recorded within the last day are kept, because their message or file may be delivered again. The
+    was recorded within the last day are kept, because their message or file may be processed again. The
     command asks for confirmation, because the next call with a deleted key creates another order.
     """
     now = datetime.now(UTC)
@@ -794,7 +791,7 @@ def prune(
     if (now - time).total_seconds() < KEPT:
         complain(
             "journal: keys whose outcome was recorded within the last day are kept, because their message or "
-            "file may be delivered again"
+            "file may be processed again"
         )
     confirm(
         (

@@ -1,9 +1,9 @@
-"""Make the decisions in a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
+"""Make the decisions in a ``--from`` file, for ``journal resolve``, ``refute``, ``propose`` and ``approve``.
 
-Each row contains a decision about one key. The decision is a single transition, bound to the version of the
-key that the person saw. Therefore, a decision is recorded completely or not at all, even if a run is stopped
-or killed. The next run reports the rows that are already decided, and refuses rows whose key has changed
-since the person saw it.
+Each row contains a decision about one key. The decision is recorded in a single transition, and only if the
+key still has the version that the person saw. Therefore, a decision is recorded completely or not at all,
+even if a run is stopped or killed. The next run reports the rows that are already decided, and refuses rows
+whose key has changed since the person saw it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FileDecision:
 def _seen(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError("seen: must be the version of the key that you saw (moves in journal list --json)")
+        raise ValueError("seen: must be the version that you saw ('moves' in journal list --json)")
     return int(text)
 
 
@@ -143,7 +143,7 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 class DecisionCheck(Checking):
     """Checks all rows before the first decision is recorded."""
 
-    one_each = "decide each key once"
+    one_each = "make only one decision per key"
     none_done = "No decision was recorded."
 
     def _add(self, command: FileDecision) -> None:

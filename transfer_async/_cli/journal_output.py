@@ -54,7 +54,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def time_given(option: str, text: str) -> datetime:
-    """Return the time in ``text``, which is in UTC unless it contains a time zone.
+    """Parse a time, which is in UTC unless ``text`` contains a time zone.
 
     Raises:
         ValueError: the text is not a time; the message names the option.
@@ -94,7 +94,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
 
 
 def _left(view: KeyView) -> list[str]:
-    """Return a key's pending undos and notifications, and the proposal to approve, as texts."""
+    """Return texts for a key's pending undos, its pending notifications, and the proposal to approve."""
     left = [*map(shown, view.pending_undos), *(f"notification: {end}" for end in view.pending_notifications)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
@@ -165,7 +165,7 @@ def proposed(proposal: Proposal) -> str:
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Return the recorded parties of an order, by their labels."""
+    """Return the recorded parties of an order, by label."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)
@@ -288,7 +288,7 @@ def audit_json(line: AuditLine) -> dict[str, Any]:
 
 
 def totals(views: Sequence[KeyView]) -> dict[str, Any]:
-    """Return the number of keys in each state, the pending undos and the amounts in doubt, for JSON."""
+    """Return the number of keys by state, the pending undos and the amounts in doubt, for JSON output."""
     amounts: dict[str, Decimal] = {}
     for view in views:
         if view.entry.state is KeyState.IN_DOUBT and view.order is not None:

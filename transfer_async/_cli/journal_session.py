@@ -1,4 +1,4 @@
-"""Code that the journal commands share: the journal, the person, confirmations, and a decision's output."""
+"""Code shared by the journal commands: the journal, the person, confirmations and the output of decisions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def target_of(address: str, scope: str | None, base_url: str | None) -> JournalT
 
 
 def usage() -> AbstractContextManager[None]:
-    """Report a ValueError in the block as wrong usage. The message names the option, not the argument."""
+    """Report a ValueError in the block as a usage error. The message names the option, not the argument."""
     return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 
@@ -132,7 +132,7 @@ class Person:
         if reason is None:
             if not is_interactive():
                 fail("journal: --reason is required when not interactive: give your evidence", USAGE)
-            reason = str(typer.prompt("How do you know", err=True))
+            reason = str(typer.prompt("Your evidence", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
 
@@ -148,7 +148,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if the sender of a key in doubt never reported a result, because it may still send the order."""
+    """Warn if a key's sender never reported a result, because the sender may still send the order."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: the sender never reported how its attempt ended. "
@@ -203,9 +203,8 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
     elif record.state is KeyState.FREE:
         end = (
             f"{_pending_text(target, key)}. If the same message or line is processed again, "
-            "the recorded result is returned. To make a payment that is still due, use "
-            "another key"
+            "the recorded result is returned. If the payment is still due, use another key"
         )
     else:
-        end = "find out whether its order exists, then resolve or refute it"
+        end = "find out whether its order exists, then resolve or refute the order"
     tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; {end}")

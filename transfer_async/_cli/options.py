@@ -69,8 +69,8 @@ SettleAfter = Annotated[
     float,
     typer.Option(
         help=(
-            "Minimum seconds between the last moment at which an order could have been "
-            "sent and a decision that the order does not exist."
+            "Seconds to wait, after the last moment at which an order could have been sent, before accepting "
+            "that it does not exist."
         )
     ),
 ]
@@ -78,9 +78,8 @@ AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Used instead of --settle-after if resolve returns NO_ORDER for an order whose "
-            "sender never reported a result (the sender may only be suspended); 86400 (a "
-            "day) by default."
+            "Replaces --settle-after when resolve returns NO_ORDER for an order whose sender never reported "
+            "a result and may only be suspended; 86400 (a day) by default."
         )
     ),
 ]
@@ -143,7 +142,7 @@ Raises ValueError if an option is invalid; the message names the option or its e
 
 
 def network_given(*values: str | None) -> Network:
-    """Return a function that builds the client settings from option values, in the order of `NETWORK`."""
+    """Return a function that builds client settings from the values of the options in `NETWORK`."""
     given = dict(zip(NETWORK, values, strict=True))
     names = {
         name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
@@ -153,7 +152,7 @@ def network_given(*values: str | None) -> Network:
 
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the network options to a command, which receives them in its ``network`` parameter as `Network`."""
+    """Add the network options to a command, which receives them as `Network` in the ``network`` parameter."""
     return expanded(command, {"network": (network_given, NETWORK)})
 
 
@@ -169,7 +168,7 @@ def parameters_of(found: Options) -> list[inspect.Parameter]:
 def expanded(
     command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
 ) -> Callable[..., None]:
-    """Return a command in which every parameter that stands for a group of options is replaced by the group.
+    """Return the command with each parameter that stands for a group of options replaced by those options.
 
     Args:
         command: the command's function.
@@ -292,7 +291,7 @@ _logger = logging.getLogger(__name__)
 
 @frozen(kw_only=True)
 class BankSide:
-    """The result of the bank's factory. As an async context manager, it calls ``close`` on exit.
+    """The result of the bank's factory. `BankSide` is an async context manager that calls ``close`` on exit.
 
     Args:
         hooks: the hooks that run before an order is sent.
@@ -348,7 +347,7 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
         raise ValueError(f"{option}: cannot import {shown(module_name)} ({in_one_line(error)})") from error
     factory: Callable[[], object] | None = getattr(module, name, None)
     if factory is None or not callable(factory):
-        raise ValueError(f"{option}: there is no function {shown(name)} in {shown(module_name)}")
+        raise ValueError(f"{option}: the module {shown(module_name)} has no function {shown(name)}")
     return factory
 
 

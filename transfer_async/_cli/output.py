@@ -97,7 +97,7 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     """Print a table, with borders and colours on a terminal and as aligned text elsewhere.
 
     Args:
-        columns: the function that returns an item's text for a column, by the column's heading.
+        columns: for each column heading, the function that returns an item's text.
         items: one item per row.
     """
     rows = [[cell(item) for cell in columns.values()] for item in items]
@@ -239,7 +239,7 @@ class TextLines:
         """Return the next line with its line ending.
 
         Raises:
-            BadLine: the line is not UTF-8, or too long.
+            BadLine: the line is not UTF-8 or is too long.
         """
         raw = self._file.readline(LONGEST + 1)
         if not raw:

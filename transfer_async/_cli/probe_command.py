@@ -81,7 +81,7 @@ def probe(
     ] = None,
     apart: Annotated[
         str,
-        typer.Option(help="For levels 1 and 2, the difference between the matcher_amounts of two orders."),
+        typer.Option(help="For levels 1 and 2, the step from each matcher_amount to the next."),
     ] = "1",
     hooks: Annotated[
         str | None,
@@ -95,26 +95,26 @@ def probe(
 ) -> None:
     """Find out how a service's test environment really behaves.
 
-    The probe determines statuses, limits, required fields and the lifetime of connections, which the
-    specification does not state. The probe has three levels. Before each level, the probe shows what it will
-    send and the maximum cost:
+    The probe finds out what the specification does not state: statuses, limits, required fields, and how long
+    connections last. The probe has three levels. Before each level, the probe shows what it will send and the
+    maximum cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
       1  orders that must be refused; if one is created, the probe stops
       2  real orders: the same body twice, fields left out, amounts at and beyond limits, a cut connection
 
-    Levels 1 and 2 send orders through the client and its journal. Each order is counted with its full amount
-    before it is sent, regardless of its outcome. --most-orders and --most-amount apply to the total of all
-    runs that use the same journal, even if runs are killed and repeated. If the service is busy (429, 503),
-    the order is sent again later and counted again. The probe stops if the service does not respond or
+    Levels 1 and 2 send orders through the client and its journal. Each order counts with its full amount,
+    whatever its outcome, and is counted before it is sent. --most-orders and --most-amount apply to the total
+    of all runs that use the same journal, even if runs are killed and repeated. If the service is busy (429,
+    503), the order is sent again later and counted again. The probe stops if the service does not respond or
     rejects the token.
 
     The probe writes a profile, which contains no personal names, tokens or bodies. The probe also prints
     suggested client settings and the reasons for them. To imitate the service, run transfer-async sandbox
     --profile FILE.
 
-    Exit codes: 0 done; 1 stopped, or failed; 2 wrong usage, or not confirmed.
+    Exit codes: 0 done; 1 stopped, or failed; 2 usage error, or not confirmed.
     """
     from transfer_async._cli import probe_run  # imports the sandbox: 80 ms
     from transfer_async._cli.probe_http import Service, Stopped

@@ -81,7 +81,7 @@ class Response(ExchangeResult):
 
 
 class Connection:
-    """A connection that the first request opens, and that never reconnects.
+    """A connection that opens when it sends its first request, and never reconnects.
 
     Args:
         base_url: the normalised base URL.
@@ -195,7 +195,7 @@ class Connection:
 
 
 def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-    """Return the decompressed body up to the client's limit, and whether the body is complete."""
+    """Return the decompressed body, up to the client's size limit, and whether it is complete."""
     body = BoundedBody(MAX_BODY, encoding=response.getheader("Content-Encoding"))
     try:
         try:
@@ -255,7 +255,7 @@ class Service:
     ) -> tuple[Response, SeenAnswer]:
         """Send a request that creates no order, and retry while the service is busy.
 
-        A busy response is added to ``answers``.
+        Each busy response is added to ``answers``.
         """
         times = 0
         while True:
@@ -364,7 +364,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
         answer = read_answer(response.body)
         order_id, is_order = answer.order.id, True
         if sent is not None and (other := other_order(sent, answer)):
-            unreadable = f"the response describes another order: {other} differs"
+            unreadable = f"the response describes a different order: {other} differs"
     except Unreadable as error:
         unreadable = str(error)
     document = _decoded(response.body)
@@ -384,7 +384,7 @@ NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return the parts of a response that a profile records, its duration, and the order found in it."""
+    """Return the parts of a response that a profile records, with the response time and the order found."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)

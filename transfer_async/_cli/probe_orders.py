@@ -2,8 +2,8 @@
 
 The cap applies to the total of all runs that use the same journal, even if probes are killed. Orders that
 would exceed the cap are skipped before anything is sent. The journal preserves the count across runs: each
-order has a fixed key, a key has at most one order, and an order always counts once its key has been recorded
-in the sending state.
+order has a fixed key, a key has at most one order, and an order counts from the moment its key is recorded as
+sending.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """The orders of both levels. No two orders have the same amount, unless one order repeats the other."""
+    """The orders of levels 1 and 2. No two orders have the same amount, unless one repeats the other."""
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
@@ -199,7 +199,7 @@ class Cap:
     amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the ``wanted`` orders that do not exceed the cap, given the orders in ``sent``.
+        """Return the ``wanted`` orders that fit within the cap, in addition to those in ``sent``.
 
         Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
@@ -268,7 +268,7 @@ class Ledger:
 
 
 def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """Return the recorded answer, or None if there is none and the order must be sent again."""
+    """Return the recorded answer, or None if the order must be sent again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:
@@ -340,14 +340,14 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. If the service calculated an amount, count this amount for the order instead."""
+        """Record an answer. If the service calculated an amount, count that one, not the planned one."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether a case is worth sending.
+        """Return whether the order of a case is worth sending.
 
         Repeating a body is useless if the first request received no response.
         """
@@ -365,9 +365,9 @@ class LevelOrders:
             is_success = answer.status is not None and 200 <= answer.status <= 299
             if item.case.level == REFUSALS and (is_success or answer.order in ("new", "same")):
                 raise Stopped(
-                    f"{item.name} ({item.case.why}) should be refused, but was created or received "
-                    "a success response. Check the order in the test environment; no further order "
-                    "is sent"
+                    f"{item.name} ({item.case.why}) should have been refused, but the service created the "
+                    "order or returned a success status. Check the order in the test environment; no "
+                    "further order is sent"
                 )
             if item.name == profile.ORDER and answer.order != "new" and answer.unreadable is None:
                 raise Stopped(
@@ -382,7 +382,7 @@ class LevelOrders:
         more = ", ".join(item.name for item in self.sent if item.counted is not None)
         if more and self.amount_sent > self.cap.amount:
             raise Stopped(
-                f"the service calculated larger amounts than were sent ({more}): the total is "
+                f"the service calculated larger amounts than the probe sent ({more}): the total is "
                 f"now {self.amount_sent:f} {self.plan.order.poster_currency}, more than "
                 "--most-amount. No further order is sent"
             )
@@ -390,7 +390,7 @@ class LevelOrders:
 
 _TITLES = {
     REFUSALS: "level 1: orders that must be refused; if one is created, the probe stops",
-    ORDERS: "level 2: real orders of the test environment",
+    ORDERS: "level 2: real orders in the test environment",
 }
 
 
@@ -404,8 +404,8 @@ def order_announcement(orders: LevelOrders) -> list[str]:
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
         *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
-        "  first, 1 more request: who-am-i",
-        f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
+        "  first, one who-am-i request",
+        f"  already sent: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
         f"  the cap: {orders.cap.orders} orders, {orders.cap.amount:f} {currency}",
         ("  if the service is busy (429, 503), the order is sent again later, and is counted again"),
     ]

@@ -140,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether a response was caused by the request itself, and not by a busy service or the token."""
+    """Return whether the request itself, and not a busy service or the token, caused the response."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
@@ -171,8 +171,8 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     idle = max(limits.steps, default=0.0)
     return [
         "level 0: reads only; no order, no cost",
-        (f"  {count} requests: who-am-i with the token, a wrong token and no token; an unknown path;"),
-        ("    GET on the create-order path; each of these requests twice, on its own connection"),
+        (f"  {count} requests: who-am-i with the right token, a wrong token and no token; an unknown path;"),
+        ("    GET on the create-order path; each request is sent twice, on its own connection"),
         (
             f"  up to {limits.requests} more requests: who-am-i, repeated on one connection "
             "until the service closes the connection"
@@ -331,11 +331,11 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, without those that came with an order, and the reason."""
+    """Return the statuses that prove a refusal and came without an order, and the reason."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
-        return REFUSED, "the default: no response with a default status contained an order"
+        return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
     return REFUSED - taken, (
         f"without {shown}, which does not prove a refusal: a response with this status contained an order"
@@ -394,9 +394,7 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     ]
     if unclear:
         named = ", ".join(unclear)
-        yield (
-            f"refused with a status that does not prove a refusal, so that such orders end in doubt: {named}"
-        )
+        yield (f"refused with a status that does not prove a refusal; such orders end in doubt: {named}")
 
 
 def _judged(answer: SeenAnswer) -> Classification:
@@ -419,7 +417,7 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. The order whose connection was closed exists, because its repetition was refused"
+        return f"{note}. The order whose connection was closed exists, because the repeated order was refused"
     return f"{note}. It is unknown whether the order whose connection was closed exists"
 
 

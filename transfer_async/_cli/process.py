@@ -119,7 +119,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int | None:
-        """Return 128 plus the number of the first signal, as shells do, or None without a signal."""
+        """Return 128 plus the number of the first signal, as shells do, or None if no signal was received."""
         return None if self.by is None else 128 + self.by
 
     async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:

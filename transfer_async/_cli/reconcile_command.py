@@ -76,7 +76,7 @@ COLUMNS: Columns = {
 
 def reconcile(
     export: Annotated[
-        Path, typer.Argument(metavar="EXPORT", help="The service's orders, as .csv or .jsonl.")
+        Path, typer.Argument(metavar="EXPORT", help="A .csv or .jsonl file of the service's orders.")
     ],
     *,
     journal: options.JournalNeeded,
@@ -86,9 +86,9 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By "
-            "default, the column has FIELD's name or its name in the service's order object. May be "
-            "repeated.",
+            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By default, the "
+            "column's name is FIELD, or the field's name in the service's order object. "
+            "May be repeated.",
         ),
     ] = None,
     slack: Annotated[
@@ -101,7 +101,7 @@ def reconcile(
     ] = False,
     by: By = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON Lines: first the figures, then each finding.")
+        bool, typer.Option("--json", help="Print JSON Lines: the counts, then one line per finding.")
     ] = False,
 ) -> None:
     """Compare an export of the service's orders with the journal.
@@ -113,7 +113,7 @@ def reconcile(
     not exist, because an order that is missing from the export may appear later.
 
     Exit codes: 0 the export and the journal agree; 1 the journal or the export cannot be read or compared; 2
-    wrong usage; 3 something needs attention; 4 the journal contains only keys of other scopes.
+    usage error; 3 something needs attention; 4 the journal contains only keys of other scopes.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -180,9 +180,8 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
 
 _ASSUMED = (
-    "posted_at: has no time zone, and was read as UTC. The export and the journal "
-    "have no order in common that confirms this. Check the time zone before you "
-    "resolve any key"
+    "posted_at: has no time zone, and was read as UTC. No order that is in both the export and the journal "
+    "confirms this. Check the time zone before you resolve any key"
 )
 
 _FIGURES = {
@@ -219,7 +218,7 @@ def _text(finding: Finding) -> str:
             return f"{key}: only {order_id} matches; to resolve the key, run {command}"
         case Ambiguous(key, order_ids, refuted):
             others = (
-                f"; refuted keys that may have sent one of these orders: {', '.join(refuted)}"
+                f"; refuted keys to which one of these orders may belong: {', '.join(refuted)}"
                 if refuted
                 else ""
             )
@@ -231,7 +230,7 @@ def _text(finding: Finding) -> str:
         case Unknown(order_id, like, like_key):
             return f"{order_id}: belongs to no key; may be a duplicate of {like}, the order of key {like_key}"
         case Lacking(key, order_id):
-            return f"{key}: its order {order_id} is not in the export"
+            return f"{key}: the recorded order {order_id} is not in the export"
         case WrongOrder(key, order_id, fitting):
             return (
                 f"{key}: was resolved with {order_id}, whose users, amounts or time do not "
@@ -261,7 +260,7 @@ def _columns(given: Sequence[str]) -> Columns:
     for pair in given:
         name, _, column = pair.partition("=")
         if name not in COLUMNS or not column:
-            raise ValueError(f"--column: must be FIELD=COLUMN, and FIELD one of {', '.join(COLUMNS)}")
+            raise ValueError(f"--column: must be FIELD=COLUMN, where FIELD is one of {', '.join(COLUMNS)}")
         columns[name] = (column,)
     return columns
 
@@ -274,8 +273,8 @@ def _read_export(comparison: Comparison, export: Path, columns: Columns) -> None
     if faults:
         fail(
             (
-                "journal: EXPORT: nothing was compared, because an unreadable order may belong "
-                "to any key: correct the export first"
+                "journal: EXPORT: nothing was compared, because an order that cannot be read may belong to "
+                "any key: correct the export first"
             ),
             FAILED,
         )
@@ -313,7 +312,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[ExportedOrder | BadLine]:
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError("EXPORT: its name must end in .csv, .jsonl or .ndjson")
+        raise ValueError("EXPORT: the file's name must end in .csv, .jsonl or .ndjson")
     with path.open("rb") as file:
         lines = TextLines(file)
         for line, row in reader(lines, columns):
@@ -409,7 +408,7 @@ def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
     if len(set(map(str, found.values()))) > 1:
         given = [*found]
         raise ValueError(
-            f"{name}: is in {' and in '.join(given)}; choose one of these columns with "
+            f"{name}: found in {' and in '.join(given)}; choose one of these columns with "
             f"--column {name}={given[0]}"
         )
     return next(iter(found.values()), None)

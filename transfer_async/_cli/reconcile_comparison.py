@@ -68,7 +68,7 @@ class Sender:
 
 @frozen
 class Match:
-    """A key in doubt that exactly one order fits."""
+    """A key in doubt, and the only order that fits it."""
 
     kind: ClassVar[str] = "matched"
     key: str
@@ -77,7 +77,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A key in doubt with several fitting orders, or with one that may have been sent for another key."""
+    """A key in doubt with several fitting orders, or with a fitting order that may belong to another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -87,7 +87,7 @@ class Ambiguous:
 
 @frozen
 class NotFound:
-    """A key in doubt that no order in the export fits. The order may still exist."""
+    """A key in doubt without a fitting order in the export. The order may still exist."""
 
     kind: ClassVar[str] = "not_found"
     key: str
@@ -135,7 +135,7 @@ class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings. `Comparison` is a context manager.
 
     First add the orders in the export, then the keys for which an order may have been sent, and then the
-    known orders. In any other sequence, the comparison misses a key that is settled between two steps.
+    known orders. In any other sequence, the comparison can miss a key that is settled between two steps.
 
     Attributes:
         first: the time of the earliest order in the export; infinity if there is none.
@@ -250,7 +250,7 @@ class Comparison(TemporaryDatabase):
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
-        """Return the numbers of orders, of known orders, and of findings of each kind."""
+        """Return the number of orders, of known orders, and of findings of each kind."""
         return {
             "orders": self._count("orders"),
             "known": self._count("orders WHERE key IS NOT NULL"),
@@ -264,7 +264,7 @@ class Comparison(TemporaryDatabase):
         }
 
     def matches(self) -> Iterator[Match]:
-        """Yield the keys in doubt that exactly one order fits."""
+        """Yield the keys in doubt that have exactly one fitting order."""
         for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'matched'"):
             yield Match(*row)
 
@@ -375,7 +375,7 @@ async def add_journal(
     """Add every key for which an order may have been sent, and then every known order.
 
     Returns:
-        Whether the times in the export are confirmed by an order that is also in the journal.
+        Whether an order that is also in the journal confirms the times in the export.
 
     Raises:
         ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
@@ -415,7 +415,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
                 raise ValueError(
-                    f"EXPORT: nothing was compared: posted_at of {order_id} differs by "
+                    f"EXPORT: nothing was compared, because posted_at of {order_id} differs by "
                     f"{difference:,.0f} s from the time in the journal for {key}. A time without a "
                     "time zone is read as UTC: export the times in UTC, or with an offset "
                     "(2026-01-31T13:00:00+01:00). If the service's clock really differs by that "
@@ -427,7 +427,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return how many seconds ``posted_at`` is before the order was sent, or after the order was recorded.
+    """Return by how many seconds ``posted_at`` precedes the sending of the order, or follows its recording.
 
     Return None if the order's id did not come from the service.
     """

@@ -73,7 +73,7 @@ def _fault_share(text: str) -> tuple[Fault, float]:
         return fault, float(share)
     except ValueError:
         raise ValueError(
-            f"the fraction of orders to affect is missing: write, for example, {name}=0.05"
+            f"the share of orders to affect is missing: write, for example, {name}=0.05"
         ) from None
 
 
@@ -265,7 +265,7 @@ async def serve_desk(
         site = web.TCPSite(runner, HOST, port)
         await site.start()
         with on_signals(lambda _: stop.set()):
-            whose = f"desk for {operator.name}, until Ctrl-C; scope {shown(operators.scope)}"
+            whose = f"serving the desk for {operator.name} until Ctrl-C; scope {shown(operators.scope)}"
             say(f"{whose}; this address works once, in one browser:")
             say(entrance.opened(runner.addresses[0][1]))
             await stop.wait()

@@ -46,14 +46,14 @@ def worker(
     ] = 16,
     max_deliveries: Annotated[
         int,
-        typer.Option(help="Deliveries after which a command is dead-lettered if its order was never sent."),
+        typer.Option(help="Dead-letter a command after this many deliveries if its order was never sent."),
     ] = 50,
     ack_wait: Annotated[
-        float, typer.Option(help="Seconds without a heartbeat until another worker takes over a command.")
+        float, typer.Option(help="Seconds without a heartbeat before another worker takes over a command.")
     ] = 30.0,
-    sweep_every: Annotated[float, typer.Option(help="Seconds between two sweeps of the journal.")] = 60.0,
+    sweep_every: Annotated[float, typer.Option(help="Seconds between sweeps of the journal.")] = 60.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds that a worker's claim on a key lasts if the worker dies.")
+        float, typer.Option(help="If a worker dies, seconds until another worker may use its keys.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
@@ -61,14 +61,14 @@ def worker(
     burst: options.Burst = None,
     health: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="The address of /live and /ready; port 0 picks a free port."),
+        typer.Option(metavar="HOST:PORT", help="Where to serve /live and /ready; port 0 picks a free port."),
     ] = "127.0.0.1:0",
     telemetry: Annotated[
         bool,
         typer.Option("--telemetry", help="Record traces and metrics; opentelemetry-instrument exports them."),
     ] = False,
     try_it: Annotated[
-        bool, typer.Option("--try", help="Try a worker: start a broker, a sandbox and a journal for it.")
+        bool, typer.Option("--try", help="Try out a worker with its own broker, sandbox and journal.")
     ] = False,
     network: options.Network,
 ) -> None:
@@ -82,14 +82,13 @@ def worker(
     optionally, resolve (which finds out whether an order in doubt exists), token, retry and other settings.
     FACTORY may be async.
 
-    --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
-    workers.
+    --rate and --burst limit this worker only: divide the service's limit by the number of workers.
 
     After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, the
     worker stops immediately, and the broker delivers the unfinished commands again.
 
     Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection permanently; 2
-    wrong usage.
+    usage error.
     """
     settings: dict[str, Any] = {
         "commands": commands,
@@ -143,7 +142,7 @@ def send(
     sent. It is safe to send a command again, because its key has at most one order.
 
     Exit codes: 0 the broker accepted all commands; 1 the broker did not accept all commands, so send the file
-    again; 2 wrong usage, and nothing was sent.
+    again; 2 usage error, and nothing was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -166,7 +165,7 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore. Options from environment variables are ignored silently.
+    """Refuse options that --try would ignore, but silently ignore their environment variables.
 
     Raises:
         ValueError: options were given that --try would ignore; the message names them.
@@ -243,7 +242,7 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
         for command in commands:
             await _with_timeout(line.order(command))
     except TooLarge as error:
-        why = f"the command {command.key!r}: {error}; earlier commands were sent, and later ones were not"
+        why = f"the command {command.key!r} was not sent: {error}; only earlier commands were sent"
         raise ConnectionError(why) from error
     except Exception as error:
         why = (

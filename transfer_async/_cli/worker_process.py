@@ -60,8 +60,8 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
     """Run a worker until SIGINT or SIGTERM.
 
     After the first signal, the worker finishes the commands in progress. A second signal stops the worker
-    immediately. ``log`` is called with each log line, and ``say`` with every other line. An error in
-    ``beside`` stops the worker.
+    immediately. ``log`` is called with each log line, and ``say`` with every other line. If ``beside`` raises
+    an error, the worker stops.
 
     Raises:
         ValueError: an option is invalid, or the journal is permanently unusable.
@@ -94,7 +94,7 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
 def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[str]:
     settings = plan.settings
     lines = [
-        f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
+        f"worker for {public(plan.base_url)}, up to {settings.concurrency} commands at once, until Ctrl-C",
         f"commands from {settings.commands} at {public(plan.broker)}",
         f"outcomes to {settings.outcomes}, dead letters to {settings.dead_letters}",
         f"journal {public(plan.journal)}",
@@ -126,7 +126,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
 
 
 def _is_permanent(error: Exception, address: str) -> bool:
-    """Return whether retrying is useless: a library or directory is missing, or the file is not a journal."""
+    """Return whether a retry cannot help: a library or directory is missing, or the file is not a journal."""
     if isinstance(error, JournalFailed):
         return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
     is_file = "://" not in address
@@ -166,7 +166,7 @@ async def _beside(worker: OrderWorker, beside: Beside) -> None:
 
 
 async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
-    """Run ``work``, but cancel it when one of ``ends`` is done."""
+    """Run ``work``, but cancel it as soon as any of ``ends`` is done."""
     doing = asyncio.create_task(work)
     await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
@@ -295,8 +295,8 @@ class _Trial:
             "twice, no second order is created."
         )
         self._say(
-            "For the duplicate command, no outcome is shown, because NATS drops duplicate "
-            "messages for two minutes:"
+            "No outcome is shown for the duplicate command, because NATS drops a message repeated within two "
+            "minutes:"
         )
         program = await asyncio.to_thread(program_name)
         is_default = settings.commands == WorkerSettings().commands

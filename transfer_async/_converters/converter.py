@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
@@ -397,6 +398,7 @@ class _Leaf(metaclass=_CountsChecks):
 _KINDS = [*(item.kind for item in (*STRICT, *STRICT_OF_BANK)), *(str for _ in PEOPLE)]
 _READERS = [LEAVES[kind] for kind in _KINDS]
 """The readers of all required values of a response, in the order of the values."""
+_numbers_of = itemgetter(*(place for place, kind in enumerate(_KINDS) if kind is Decimal))
 _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
@@ -434,8 +436,7 @@ def read_head(raw: bytes) -> Head | None:
         return None
     if after - before != len(_READERS) + 1:  # There is a duplicate field, or another thread is reading too.
         return None
-    is_zero = any(type(value) is Decimal and not value for value in values)
-    if is_zero and _MINUS_ZERO.search(raw):  # An int has no -0.
+    if not all(_numbers_of(values)) and _MINUS_ZERO.search(raw):  # An int has no -0.
         return None
     people = len(values) - len(PEOPLE)
     return values[: len(STRICT)], tuple(values[len(STRICT) : people]), values[people:]
@@ -519,7 +520,7 @@ def _unique_fields(written: Any, path: str, fields: Iterable[WireField]) -> dict
             equal.
     """
     if not isinstance(written, Fields):
-        raise Unreadable(path, "is not a JSON object that can be read")
+        raise Unreadable(path, "is not a readable JSON object")
     if duplicate := written.duplicate(*(field.wire_name for field in fields)):
         raise Unreadable(f"{path}.{duplicate}", "appears twice")
     return dict(written)

@@ -75,9 +75,9 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     try:
         tree = _decoder.decode(data)
     except msgspec.ValidationError:  # In JSON of any shape, this is the only cause of the error.
-        raise Unreadable("$", "has a whole number with too many digits") from None
+        raise Unreadable("$", "contains a whole number with too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
-        raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
+        raise Unreadable("$", f"is not readable JSON ({type(error).__name__})") from None
     brackets = len(data) - len(data.replace(b"{", b"").replace(b"[", b""))  # `count` takes ten times as long.
     if brackets > MAX_DEPTH and _is_deep(tree):
         raise Unreadable("$", "is nested too deeply")
@@ -286,7 +286,7 @@ def _read_whole(value: Any) -> int:
 def _read_flag(value: Any) -> bool:
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
-    raise ValueError("is not 0 or 1, true or false")
+    raise ValueError("is not 0, 1, true or false")
 
 
 def read_time(value: Any) -> datetime:

@@ -92,7 +92,7 @@ _NEVER_SENT = Rule(
 _TOKEN_REFUSED = Rule(
     lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
     Classification.WRONG_TOKEN,
-    "the service did not accept the token, so the service did nothing (specification, section 7)",
+    "the service rejected the token and did nothing (specification, section 7)",
 )
 _SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,
@@ -105,7 +105,7 @@ _PROMISED = Rule(
     "a service sends 425 and 429 before it processes a request; a bank's contract may add other statuses",
 )
 
-_NOT_ALONE = "another response was on the connection, so the first response may belong to another request"
+_NOT_ALONE = "a second response was on the connection, so the first may belong to another request"
 
 ORDER_ANSWERS: tuple[Rule, ...] = (
     _NEVER_SENT,

@@ -63,7 +63,7 @@ class NetworkSettings:
 
     def _context(self, names: Mapping[str, str]) -> ssl.SSLContext:
         if self.client_cert is None and self.client_key is not None:
-            raise ValueError(f"{names['client_key']}: also requires {names['client_cert']}")
+            raise ValueError(f"{names['client_key']}: can be used only with {names['client_cert']}")
         doing = names["ca"]
         try:
             context = ssl.create_default_context(cafile=self.ca)

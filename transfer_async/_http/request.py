@@ -335,9 +335,9 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
             raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
         if _OF_ONE_REQUEST.fullmatch(name):
             raise ValueError(
-                f"headers: {name} would be the same for every order, so a gateway that uses it to "
-                "detect duplicates could drop all orders but the first; remove it, or pass its name as "
-                "request_id_header"
+                f"headers: {name} would have the same value for every order, so a gateway that detects "
+                "duplicates by this header could drop all orders but the first; remove it, or pass its name "
+                "as request_id_header"
             )
         if not _is_header_value(value):
             raise ValueError(

@@ -236,7 +236,7 @@ def prepare() -> None:
 def _error(state: tenacity.RetryCallState) -> TransferError:
     error = state.outcome.exception() if state.outcome else None
     if not isinstance(error, TransferError):
-        raise TypeError("tenacity waits only after our own errors")
+        raise TypeError("tenacity must retry only after this package's own errors")
     return error
 
 

@@ -33,7 +33,7 @@ def normalised(base_url: str) -> str:
     if url.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host):
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
-        raise ValueError("base_url: must be https, unless the host is this machine's loopback")
+        raise ValueError("base_url: must be https, unless the host is a loopback address")
     # A "/" in a password ends the host, so only the "@" shows that there is a password.
     if url.user is not None or url.password is not None or "@" in base_url:
         raise ValueError("base_url: must not contain a user or a password")
@@ -79,7 +79,7 @@ def _refuse_second_spelling(path: str) -> None:
         if "" in segments or "." in segments or ".." in segments or "\\" in stage:
             raise ValueError(
                 "base_url: must not contain an empty path segment ('//'), a dot segment or a backslash, "
-                "encoded or not; remove it, and if keys are recorded under the old base_url, pass the old "
+                "encoded or not; remove it. If the journal has keys under the old base_url, pass the old "
                 "base_url as scope="
             )
 
@@ -131,7 +131,7 @@ def checked_path(path: str, *, below: str = "") -> str:
         raise ValueError("path: must not contain dot segments")
     prefix = URL(below).path if below else ""
     if any(_bare(start + stage).endswith(CREATE_ORDER) for stage in stages for start in ("", prefix)):
-        raise ValueError("path: call create_order to create orders: it ensures at most one order per key")
+        raise ValueError("path: to create orders, call create_order, which ensures at most one order per key")
     return path
 
 

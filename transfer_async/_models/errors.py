@@ -429,7 +429,7 @@ class OutcomeUnknown(TransferError):
 
 
 class UnreadableOrder(OutcomeUnknown):
-    """A 2xx response that cannot be read as the order that was sent.
+    """A 2xx response that cannot be read as the order that was sent, or a refusal that contains this order.
 
     Args:
         order_id: the order's id, if the response's bytes contain one.
@@ -856,7 +856,7 @@ _CAUSE_TEXTS = {
     "it may still send the order",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "after the doubt had ended, a report arrived that an order exists or may exist",
+    CauseKind.SUPERSEDED: "a report that an order exists or may exist arrived after the doubt had ended",
 }
 
 

@@ -190,7 +190,7 @@ class Observers:
         if any(isinstance(observer, type) for observer in observers):
             raise ValueError("observers: must be a sequence of callables, not a class")
         if any(map(is_async, observers)):
-            raise ValueError("observers: must be plain functions, not async: the client does not await them")
+            raise ValueError("observers: must be plain functions: the client does not await async ones")
         self.all: tuple[Observer, ...] = tuple(observers)
         found = [getattr(observer, "request_headers", None) for observer in observers]
         self.header_sources: tuple[HeaderSource, ...] = tuple(

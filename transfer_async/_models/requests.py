@@ -121,7 +121,7 @@ LONGEST_KEY = 200
 def problem(key: object) -> str | None:
     """Return why ``key`` is not a valid key, or None if it is valid."""
     if not may_be_on_record(key):
-        return f"is not 1 to {LONGEST_KEY} printable characters"
+        return f"does not consist of 1 to {LONGEST_KEY} printable characters"
     if key != key.strip():
         return "begins or ends with a blank: the key without the blank looks the same, but is another key"
     if key.isascii():
@@ -267,7 +267,7 @@ def _text_problem(pattern: re.Pattern[str] | None, rule: str, value: object) -> 
 
 
 def _price_problem(value: Decimal) -> str | None:
-    return number_problem(value) or ("is not more than zero" if value <= 0 else None)
+    return number_problem(value) or ("is not greater than zero" if value <= 0 else None)
 
 
 def _fee_problem(value: Decimal) -> str | None:
@@ -280,7 +280,7 @@ def _text_rule(pattern: str | None, rule: str, **more: Any) -> dict[str, Any]:
 
 _USERNAME = _text_rule(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", ignores_case=True)
 _CURRENCY = _text_rule(r"[A-Z0-9]{2,10}", "2 to 10 of A-Z and 0-9")
-_COUNTRY = _text_rule(r"[A-Z]{2}", "two letters, upper case")
+_COUNTRY = _text_rule(r"[A-Z]{2}", "two upper-case letters")
 _METHOD = _text_rule(None, "a payment method type's name")
 _PRICE = {"problem": _price_problem, "is_number": True}
 _FEE = {"problem": _fee_problem, "is_number": True}
@@ -496,7 +496,7 @@ def order_problems(new: NewOrder) -> Iterator[Problem]:
     if not problems.keys() & _AMOUNTS and not _amounts_agree(new):
         yield (
             "poster_amount",
-            "is not matcher_amount × exchange_rate to within half a unit of its last decimal place",
+            "differs from matcher_amount × exchange_rate by more than half a unit of its last decimal place",
         )
     if not isinstance(new.external_order, NewExternalOrder):
         yield "external_order", "is not a NewExternalOrder"

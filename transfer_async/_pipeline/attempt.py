@@ -14,7 +14,7 @@ from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
 from transfer_async._http.request import with_added
 from transfer_async._http.retry import RateLimiter, RateLimitQueue
-from transfer_async._http.transport import ExchangeResult
+from transfer_async._http.transport import SHORT, ExchangeResult
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import (
     Attempt,
@@ -161,6 +161,8 @@ def _order_from(
         raise _too_late(context, call.work, sending.last_failure)
     sending.classification = classify.classify_response(result, context.policy, classify.ORDER_ANSWERS)
     if sending.classification is not Classification.ANSWERED:
+        if doubt := _contradiction(sending.classification, result, call.work.intent.order):
+            raise doubt
         if result.intact and sending.classification in classify.SERVICE_REFUSALS:
             body.connection.trust()
         if sending.classification is Classification.WRONG_TOKEN:
@@ -189,18 +191,38 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
         unreadable.__cause__ = result.error
         return unreadable
     if other := classify.other_order(sent, answer):
-        return _unreadable(result, f"the response describes another order: {other} differs")
+        return _unreadable(result, f"the response describes a different order: {other} differs")
     return answer.order
 
 
-def _unreadable(result: ExchangeResult, why: str, *, order_id: str | None = None) -> UnreadableOrder:
+def _contradiction(
+    classification: Classification, result: ExchangeResult, sent: NewOrder
+) -> UnreadableOrder | None:
+    """Return the error for a refusal that contains the order that was sent, or None.
+
+    The service or a proxy may have replaced the status after the order was processed, for example because a
+    limit was reached in the meantime.
+    """
+    if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
+        return None
+    found = _read(result, sent)
+    if not isinstance(found, Order):
+        return None
+    why = f"the status {result.status} means a refusal, but the response contains the order"
+    return _unreadable(result, why, order_id=found.id, kind=CauseKind.STATUS)
+
+
+def _unreadable(
+    result: ExchangeResult, why: str, *, order_id: str | None = None, kind: CauseKind | None = None
+) -> UnreadableOrder:
+    by_body = CauseKind.UNREADABLE_ANSWER if result.intact else CauseKind.CUT_ANSWER
     return UnreadableOrder(
         why,
         order_id=order_id,
         status=result.status,
         raw=result.body,
         request_id=result.request_id,
-        kind=CauseKind.UNREADABLE_ANSWER if result.intact else CauseKind.CUT_ANSWER,
+        kind=kind or by_body,
     )
 
 

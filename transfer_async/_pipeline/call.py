@@ -337,7 +337,7 @@ def checked_abandoned_settle_after(given: Duration | None, *, settle_after: floa
         return max(ABANDONED_SETTLE_AFTER, settle_after)
     seconds = duration("abandoned_settle_after", given)
     if not seconds >= settle_after:
-        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
+        raise ValueError(f"abandoned_settle_after: must be at least settle_after ({settle_after:g} seconds)")
     return seconds
 
 
@@ -368,13 +368,13 @@ class Times:
         least = round(1.5 * self.retry.deadline, 9)  # 1.5 * 0.8 is slightly more than 1.2 as a float.
         if not least <= lease < float("inf"):
             raise ValueError(
-                f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s, "
-                "or a claim may expire while its request is in flight"
+                f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s; otherwise a "
+                "claim may expire while its request is in flight"
             )
         if lease > LONGEST_LEASE:
             raise ValueError(
-                f"lease: must not be more than {LONGEST_LEASE:g} s, because the key of a dead worker stays "
-                f"bound for that long. The retry deadline can therefore be at most {LONGEST_LEASE / 1.5:g} s"
+                f"lease: must not be more than {LONGEST_LEASE:g} s, because a dead worker's key stays bound "
+                f"for that long. The retry deadline can therefore be at most {LONGEST_LEASE / 1.5:g} s"
             )
 
 

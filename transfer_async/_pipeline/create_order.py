@@ -462,10 +462,11 @@ class InFlight:
             the hooks are undone and the key is free. If something was sent, the error is raised immediately.
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
-        task = _started(_deliver(self._context, call), asyncio.get_running_loop())
+        task = _started(self._deliver(call), asyncio.get_running_loop())
         if not task.done():
             self._calls[task] = call
-            task.add_done_callback(self._done)
+            if call.cancellation.task is None:  # The task has not begun, and may be cancelled before it does.
+                task.add_done_callback(self._ended)
         try:
             return await call.outcome
         except asyncio.CancelledError:
@@ -475,11 +476,42 @@ class InFlight:
                     await asyncio.wait([task])
             raise
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        call = self._calls.pop(task)
-        call.cancellation.task = None  # This breaks a reference cycle.
-        if not call.outcome.done():  # The task was cancelled before it began.
+    async def _deliver(self, call: OrderCall) -> None:
+        """Run ``call``, and deliver its result if the caller is still waiting."""
+        task = call.cancellation.task = cast("asyncio.Task[None]", asyncio.current_task())
+        try:
+            order = await create_order(self._context, call)
+        except asyncio.CancelledError:
+            if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
+                # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that
+                # nothing was sent, and a task group of the caller would ignore it.
+                why = "the call was cancelled, but not by its caller: look up the key in the journal"
+                failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+                call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
             call.outcome.cancel()
+        except BaseException as error:
+            if isinstance(error, TransferError) and not call.outcome.done():
+                try:
+                    await check_key(self._context, error, client_made=call.client_made)
+                except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
+                    error.order_may_exist = True
+                    call.cancellation.swallow()
+            if not call.outcome.done():
+                call.outcome.set_exception(_deliverable(error, call.work))
+            if is_end(error):
+                raise
+        else:
+            if not call.outcome.done():
+                call.outcome.set_result(order)
+        finally:
+            self._ended(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task, None)
+        if call is not None:
+            call.cancellation.task = None  # This breaks a reference cycle.
+            if not call.outcome.done():  # The task was cancelled before it began.
+                call.outcome.cancel()
 
     def cut_off(self) -> None:
         """Stop all calls. An order whose request is in flight is recorded as in doubt."""
@@ -492,35 +524,6 @@ class InFlight:
         Then wait up to ``grace`` seconds for the cut-off calls to end.
         """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
-
-
-async def _deliver(context: ClientCore, call: OrderCall) -> None:
-    """Run ``call``, and deliver its result if the caller is still waiting."""
-    call.cancellation.task = asyncio.current_task()
-    try:
-        order = await create_order(context, call)
-    except asyncio.CancelledError:
-        if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
-            # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
-            # was sent, and a task group of the caller would ignore it.
-            why = "the call was cancelled, but not by its caller: look up the key in the journal"
-            failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
-            call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
-        call.outcome.cancel()
-    except BaseException as error:
-        if isinstance(error, TransferError) and not call.outcome.done():
-            try:
-                await check_key(context, error, client_made=call.client_made)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
-                error.order_may_exist = True
-                call.cancellation.swallow()
-        if not call.outcome.done():
-            call.outcome.set_exception(_deliverable(error, call.work))
-        if is_end(error):
-            raise
-    else:
-        if not call.outcome.done():
-            call.outcome.set_result(order)
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:

@@ -65,7 +65,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
         raise ValueError(
-            "undone: is required: the record cannot be read, so recover cannot undo its hooks "
+            "undone: is required: recover cannot undo the hooks of a record that it cannot read "
             f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
@@ -121,7 +121,7 @@ def _of_resolving(
     if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
-            f"{verb} puts the corrupt record into quarantine. The recorded order does not change: {{}}.",
+            f"{verb} quarantines the corrupt record. The recorded order does not change: {{}}.",
             (known,),
         )
         return
@@ -157,13 +157,13 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
-        "If the payment is still due, use another key: the same message would return the recorded result."
+        "If the payment is still due, use another key: the same message only returns the recorded result."
     )
 
 
 def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
     by_hand = to_undo_by_hand(entry, refuting=True)
-    frees = "puts the corrupt record into quarantine" if entry.state is KeyState.FREE else "frees the key"
+    frees = "quarantines the corrupt record" if entry.state is KeyState.FREE else "frees the key"
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")
@@ -216,8 +216,8 @@ class DecisionRow:
             scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision is made with an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be
-            confirmed, and is accepted only ``settle_after`` seconds after the order could last have been
-            sent.
+            confirmed, and is accepted only ``settle_after`` seconds after the last moment at which the
+            order could have been sent.
         outcome: the outcome that is published to observers; None if no event is published.
         effects: a function that describes the decision's effects in sentences.
         help: the help text of the command. If two rows contain the same decision, only the first has a help
@@ -291,8 +291,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.CREATED,
         effects=_of_resolving,
         help="Record that the order of a key in doubt exists.\n\n"
-        "From now on, calls with the key return the order's id. Without an id, the command asks about the "
-        "candidate: the order id in the service's response.",
+        "From now on, calls with the key return the order's id. Without an id, the command asks whether to "
+        "use the candidate, the order id found in the service's response.",
         title="The order exists",
         button="It exists",
         propose="Propose that the order exists",
@@ -309,8 +309,9 @@ DECISIONS: tuple[DecisionRow, ...] = (
         frees_key=True,
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
-        help="Record that no order exists for a key in doubt, and none can appear.\n\n"
-        "A refutation frees the key. The command shows what the next recovery will undo, such as a hold, and "
+        help="Record that a key in doubt has no order, and that none can appear.\n\n"
+        "Refuting an order frees its key. The command shows what the next recovery will undo, such as a "
+        "hold, and "
         "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
         "the recorded result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
@@ -329,8 +330,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         effects=_of_amending,
         help="Correct or withdraw an order id that a person supplied.\n\n"
-        "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
-        "again.",
+        "An id from the service's own response cannot be changed. The option --in-doubt puts the key back in "
+        "doubt.",
         title="The order's id is wrong",
         button="Correct the order's id",
         propose="Propose another order id",
@@ -441,8 +442,8 @@ def transition_of(
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order id, if the decision names one.
-        settle_after: how many seconds must pass, after the order could last have been sent, before a
-            refutation is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before a refutation is accepted.
         basis: the fields of a `Basis`, such as the person, the reason and the version that the person saw.
     """
     values = {

@@ -149,10 +149,10 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"hooks: names must be unique, but {', '.join(sorted(twice))} is used twice")
+        raise ValueError(f"hooks: names must be unique; used more than once: {', '.join(sorted(twice))}")
     if any(is_hold(hook) for hook in checked[:-1]):
         raise ValueError(
-            "hooks: pass at most one hold, and pass it last: funds must not be held for an order that a "
+            "hooks: pass at most one hold hook, and pass it last: funds must not be held for an order that a "
             "check may still refuse"
         )
     return checked
@@ -166,7 +166,7 @@ def _hook(hook: Hook) -> PreflightHook:
                 getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
             )
         if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
-            raise ValueError(f"hooks: {hook.name}: a hold needs an undo: do not set nothing_to_undo")
+            raise ValueError(f"hooks: {hook.name}: a hold hook needs an undo: do not set nothing_to_undo")
         return hook
     if not callable(hook):
         raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
@@ -187,7 +187,7 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
         ValueError: the receipt is longer than 10,000 characters, or cannot be encoded as UTF-8.
     """
     if receipt is not None and not isinstance(receipt, str):
-        raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
+        raise TypeError(f"a hook's receipt must be a string or None, not a {type(receipt).__name__}")
     text = None if receipt is None else to_text(receipt)
     if not (text or "").strip() and is_hold(hook):
         raise HoldFailed(

@@ -46,13 +46,13 @@ CAUSES = {
 NEXT_STEPS = {
     CauseKind.NO_ANSWER: "The order probably exists: ask the service about it",
     CauseKind.CUT_ANSWER: "The order probably exists: ask the service about it",
-    CauseKind.STATUS: "Ask the service, with the request id",
+    CauseKind.STATUS: "Ask the service about the order, quoting the request id",
     CauseKind.UNREADABLE_ANSWER: "Ask the service about the candidate order",
-    CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
+    CauseKind.SECOND_ANSWER: "Ask the service about the order, quoting the request id",
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a suspended process may still send "
     "the order. Then ask the service about the order",
     CauseKind.CLOSED: "The order probably exists: ask the service about it",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Ask the service for the right order",
+    CauseKind.TAKEN_BACK: "Read the history of the withdrawal, then ask the service for the right order",
     CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
@@ -401,8 +401,8 @@ class ApproverIsProposer(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "by: is the proposer, or has a name that looks like the proposer's; another person must approve "
-            "it, under a clearly different name"
+            "by: is the proposer's name, or looks like it; another person must approve the proposal, under a "
+            "clearly different name"
         )
 
 
@@ -418,7 +418,7 @@ class KeyChanged(ValueError):
     """
 
     def __init__(self, entry: Entry) -> None:
-        super().__init__(f"key: has changed since it was read; it is {state_text(entry)}")
+        super().__init__(f"key: has changed since it was read; it is now {state_text(entry)}")
         self.state: KeyState = entry.state
         self.version: int = entry.version
 
@@ -455,7 +455,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
         return ValueError("order_id: is the order of another key")
-    return ValueError(f"key: was changed by another person or worker just now; it is {state_text(entry)}")
+    return ValueError(f"key: another person or worker has just changed it; it is now {state_text(entry)}")
 
 
 def too_early(wait: float) -> ValueError:

@@ -105,8 +105,8 @@ class Operators:
         journal: the journal. `Operators` does not close the journal.
         scope: the name of the service in the journal; pass the client's ``scope``, or its normalised
             ``base_url``.
-        settle_after: how many seconds must pass, after the order could last have been sent, before a
-            refutation is accepted.
+        settle_after: how many seconds must pass, after the last moment at which the order could have been
+            sent, before a refutation is accepted.
         four_eyes: whether to require dual control in this scope from now on, so that every operator's
             decision needs another person's approval. The journal stores the requirement, so passing False
             does not end dual control.
@@ -370,7 +370,8 @@ class Operators:
         hold.
 
         Args:
-            key: a key in doubt, at least ``settle_after`` seconds after its order could last have been sent.
+            key: a key in doubt, at least ``settle_after`` seconds after the last moment at which its order
+                could have been sent.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
             undone: confirms that a person undid the hooks and released the hold. ``undone`` is required if
@@ -675,7 +676,7 @@ class Operators:
         than `RecordSetAside`, nothing has been written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
+            raise ValueError("key: the only decision for FOUR_EYES is WAIVE, which no other key allows")
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return
@@ -701,7 +702,7 @@ class Operators:
                 raise
             why = str(error).removeprefix("key: ")
             raise RecordSetAside(
-                f"key: the corrupt record was put into quarantine. Nothing was decided: {why}"
+                f"key: the corrupt record was quarantined. Nothing was decided: {why}"
             ) from error
 
     async def _demanded(self) -> Entry:
@@ -828,10 +829,7 @@ def _refuse_unreadable(
 ) -> tuple[str, ...]:
     """Return the hooks that a person undid, or raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
-        raise ValueError(
-            "key: its record is encrypted with a key that is not available here: configure that encryption "
-            "key"
-        )
+        raise ValueError("key: its record is encrypted: configure the encryption key")
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)
     return checked_undone(entry, refuting=order_id is None, undone=undone)
@@ -843,8 +841,8 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to put the "
-            "record into quarantine; a wrong id can be amended afterwards"
+            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to quarantine the record; "
+            "a wrong id can be amended afterwards"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

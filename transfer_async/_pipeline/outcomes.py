@@ -136,7 +136,7 @@ async def settle(
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
-        why = f"the key is recorded with order {entry.order_id}, because it was resolved with another id"
+        why = f"the journal records order {entry.order_id} for the key, which was resolved with that id"
     if verdict.denial is None:  # The key was free, and is now bound to the order.
         _report_suspicion(context, work, why, order.id)
     else:
@@ -254,14 +254,14 @@ async def went_in_doubt(
         # An operator resolved the order first.
         if candidate not in (None, entry.order_id):
             why = (
-                f"the key is recorded with order {entry.order_id}, but a response to its sender contains "
+                f"the journal records order {entry.order_id}, but a response to the sender contains "
                 f"{candidate}"
             )
             await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = f"the doubt had ended before the sender reported: {cause.told}; a duplicate is suspected"
+        why = f"the doubt had ended before the sender's report: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
@@ -604,7 +604,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
         if other := other_order(intent.order, read):
-            raise ValueError(f"another order: {other} differs")
+            raise ValueError(f"a different order: {other} differs")
         return read.order
     if (order_id := order_id_of(answer)) is not None:
         return order_id
@@ -649,7 +649,7 @@ async def _suspect_resolved(
     """
     why = f"the client's resolve found {order_id} after the order had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
-        why = f"the key is recorded with order {found_in.order_id}, but the client's resolve found {order_id}"
+        why = f"the journal records order {found_in.order_id}, but the client's resolve found {order_id}"
     suspect = Suspect(
         order_id=order_id,
         reason=why,

@@ -72,7 +72,8 @@ def questions_due(age: float) -> float:
     another call has become due since the previous run, so the journal need not record the calls.
 
     Args:
-        age: the seconds since the order could last have been sent, at least `ALWAYS_ASKED`.
+        age: the seconds since the last moment at which the order could have been sent, at least
+            `ALWAYS_ASKED`.
     """
     doublings = math.floor(math.log2(min(age, _DOUBLED) / ALWAYS_ASKED))
     return doublings + max(0.0, age - _DOUBLED) // LONGEST_PAUSE

@@ -235,7 +235,7 @@ class _AuthMiddleware:
             raise
         except Exception as error:  # noqa: BLE001 - its text may contain personal data, so it is never shown
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
-            return self._message(request, 500, "Internal error", "The log contains the kind of error.")
+            return self._message(request, 500, "Internal error", "See the log for the type of error.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Method not allowed"}
@@ -405,7 +405,7 @@ def _deciding(row: DecisionRow) -> _Change:
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.
-            raise ValueError("certain: must be ticked: propose this only if you are certain")
+            raise ValueError("certain: tick the box to confirm that you are certain")
         arguments: dict[str, Any] = {
             "seen": view.version,
             **form.attribution,
@@ -502,7 +502,7 @@ class BulkProposals:
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:
-                problems[key] = f"{error}. Look at the key before you propose it again."
+                problems[key] = f"{error}. Look at the key before you propose a decision again."
             except ValueError as error:
                 problems[key] = problem_text(error)
         if not problems:

@@ -104,7 +104,7 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not isinstance(found, Operator):
-        raise TypeError(f"who returned a {type(found).__name__}: it must return an Operator or None")
+        raise TypeError(f"who: must return an Operator or None, not a {type(found).__name__}")
     return found
 
 

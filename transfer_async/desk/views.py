@@ -321,7 +321,7 @@ class PageStyle:
     def __attrs_post_init__(self) -> None:
         if self.link is not None and not (isinstance(self.link, str) and _LINK.fullmatch(self.link)):
             raise ValueError(
-                "link: must be an http or https URL with a path, and at least one of the fields "
+                "link: must be an http or https URL with a path and at least one of the fields "
                 f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
             )
         is_label = isinstance(self.label, str) and self.label.isprintable()
@@ -566,7 +566,7 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
 # The texts of the pages, as plain text. The templates escape them like all other values.
 
 
-NOTHING_FOUND = "No such key, and no listed key has this text, id or amount."
+NOTHING_FOUND = "No such key, and no listed key contains this text, id or amount."
 
 NO_RECORD = "The journal has no record of this key in this scope."
 
@@ -598,8 +598,8 @@ ENCRYPTED = "The key's record is encrypted with a key that is not available here
 """Replaces ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 OWN_PROPOSAL = (
-    "You proposed this decision, so another person must approve it. Names that "
-    "look alike count as the same person."
+    "You proposed this decision, so another person must approve it. Similar-looking names count as the same "
+    "person."
 )
 
 
@@ -614,11 +614,11 @@ def reasons_of(view: KeyView) -> list[str]:
 _MOVES = {
     "claim": "a worker took the key",
     "keep": "the worker was still processing the order",
-    "takeover": "another worker took over, to undo the hooks",
+    "takeover": "another worker took over the key to undo its hooks",
     "mark": "the request was about to be sent",
     "create": "the service responded with the order",
     "free": "the call ended in a definite failure",
-    "doubt": "it became unknown whether the order exists",
+    "doubt": "the outcome of the order became unknown",
     "expire": ("abandoned: the worker never reported how its attempt ended; the request may have arrived"),
     "propose": "a decision was proposed",
     "withdraw": "the proposal was withdrawn",
@@ -628,9 +628,9 @@ _MOVES = {
     "watch": "an operator began to look at the key",
     "unwatch": "the operator stopped looking at the key",
     "paid": "the hooks were undone",
-    "owe": "an undo became pending late",
+    "owe": "an undo became pending after the outcome had been recorded",
     "suspect": "an order was found that contradicts the record",
-    "layaside": "the corrupt record was put into quarantine",
+    "layaside": "the corrupt record was quarantined",
     "promise": "the outcome was published as unknown",
     "told": "the final outcome was published",
 } | {row.name: f"decided: {row.explained}" for row in DECISIONS}
@@ -638,12 +638,12 @@ _MOVES = {
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
-    "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
+    "setaside": ("layaside", "Saved: the corrupt record was quarantined."),
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
     "noted": ("note", "Saved: your note is in the history."),
-    "watched": ("watch", "Until the key changes, the list shows that you are looking at it."),
-    "unwatched": ("unwatch", "The list no longer shows that anybody is looking at this key."),
+    "watched": ("watch", "The list shows that you are looking at this key, until the key changes."),
+    "unwatched": ("unwatch", "The list no longer shows anyone looking at this key."),
 }
 """The changes that the URL of a key's page may contain, each with its transition and confirmation."""
 
@@ -666,7 +666,7 @@ def confirmation(
         return None
     if made is not changes[-1] or made.state is not view.state:
         return (
-            f"Saved at {time_text(moment(made.at), zone)}. The key has changed since then: see what happened."
+            f"Saved at {time_text(moment(made.at), zone)}. The key has changed since then: see its history."
         )
     return text
 
@@ -691,10 +691,7 @@ def nothing_to_do(view: KeyView) -> str:
     if view.key == FOUR_EYES:
         return "Nothing on this page: use transfer-async journal four-eyes."
     if view.is_sealed:
-        return (
-            "Nothing on this page, because the key's record is encrypted: start the page "
-            "with the encryption key."
-        )
+        return "Nothing yet: the key's record is encrypted, so restart the page with the encryption key."
     if view.pending_undos:
         return "Nothing: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:

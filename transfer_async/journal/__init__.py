@@ -191,7 +191,7 @@ def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | Pos
     if address.startswith(("postgresql://", "postgres://")):
         return PostgresJournal(address, seal=seal)
     if "://" in address or not address.strip() or public(address) != address:  # "host=db password=..."
-        raise ValueError("a journal is the path of a file, or a postgresql:// address")
+        raise ValueError("a journal must be a file path or a postgresql:// address")
     return SQLiteJournal(address, seal=seal)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -39,6 +38,7 @@ from transfer_async.journal.model import (
     KeyState,
     Rejection,
     TransitionResult,
+    looks_like,
 )
 from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
@@ -252,7 +252,7 @@ class DurableJournal(abc.ABC):
         except Exception as error:
             if not self._is_store_error(error):
                 raise
-            why = f"the upgrade failed ({name_of(error)}): run it again; it reports the journal's state first"
+            why = f"the upgrade failed ({name_of(error)}): run it again; it first reports the journal's state"
             raise JournalFailed(why) from sanitize_exception(error)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
@@ -288,8 +288,8 @@ class DurableJournal(abc.ABC):
         """See `Journal.work`."""
         return entries_of(scope, await self._page(scope, "%", limit=limit, after=after), self._seal)
 
-    async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys whose lease has not expired."""
+    async def unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal`."""
         found = await self._page(scope, "%", limit=limit, after=after, at=math.inf)
         return entries_of(scope, found, self._seal)
 
@@ -421,10 +421,14 @@ class DurableJournal(abc.ABC):
         new_scopes = {pending.place[0] for pending in wanted} - self._scopes_seen
         try:
             await self._open()
-            if new_scopes:
-                await self._warn_of_new_scopes(new_scopes)
+            refused = await self._refused_scopes(new_scopes) if new_scopes else {}
         except BaseException as error:  # noqa: BLE001 - raised in each caller
             _fail(wanted, error)
+            return
+        for scope, refusal in refused.items():
+            _fail([pending for pending in wanted if pending.place[0] == scope], refusal)
+        wanted = [pending for pending in wanted if pending.place[0] not in refused]
+        if not wanted:
             return
         try:
             await self._commit(wanted)
@@ -444,22 +448,38 @@ class DurableJournal(abc.ABC):
             if not pending.result.done():
                 pending.result.set_result(result)
 
-    async def _warn_of_new_scopes(self, scopes: set[str]) -> None:
-        """Warn once if only other scopes contain keys, because the service's address may have changed."""
-        self._scopes_seen |= scopes
+    async def _refused_scopes(self, scopes: set[str]) -> dict[str, JournalFailed]:
+        """Return the error for each scope without keys whose name looks like that of a scope with keys.
+
+        The two names probably mean the same service. Under the new name every key would be free, so payments
+        that were already made would be made again. If a scope without keys looks like no other, but other
+        scopes have keys, only log a warning, once: the service's address may have changed.
+        """
+        refused: dict[str, JournalFailed] = {}
+        try:
+            known = await self.scopes()
+        except Exception:  # noqa: BLE001 - The commit that follows raises the same error.
+            return refused
         for scope in scopes:
-            known: list[str] = []
-            with contextlib.suppress(Exception):  # The commit that follows raises the same error.
-                known = await self.scopes()
-            if known and scope not in known:
-                other = known[0]
-                log.warning(
-                    "the journal has keys of the scope %r, but none of %r: if only the service's address has "
-                    "changed, pass scope=%r; without it, every key is free and every payment may be repeated",
-                    other,
-                    scope,
-                    other,
+            alike = next((other for other in known if looks_like(scope, other)), None)
+            if not known or scope in known:
+                self._scopes_seen.add(scope)
+            elif alike is not None:
+                refused[scope] = JournalFailed(
+                    f"the journal has no keys in the scope {scope!r}, but it has keys in {alike!r}, which "
+                    f"looks the same: pass scope={alike!r}"
                 )
+            else:
+                self._scopes_seen.add(scope)
+                log.warning(
+                    "the journal has keys in the scope %r, but none in %r: if only the service's address has "
+                    "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
+                    "again",
+                    known[0],
+                    scope,
+                    known[0],
+                )
+        return refused
 
 
 def _loop_time() -> float:

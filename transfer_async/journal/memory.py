@@ -175,8 +175,8 @@ class MemoryJournal:
         """See `Journal.work`."""
         return self._page(self._of(scope), limit, after)
 
-    async def _unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `work`, including the keys whose lease has not expired."""
+    async def unfinished(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal`."""
         return self._page(self._of(scope), limit, after, now=math.inf)
 
     async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:

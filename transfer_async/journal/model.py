@@ -73,7 +73,7 @@ class Rejection(enum.Enum):
     REFUSED = "the same order was refused before, and would be refused again"
     UNREAD = "the key's record is corrupt or cannot be decrypted"
     MOVED = "the key has changed since it was read"
-    VOID = "the proposal is void: the key has changed since, or another proposal has replaced it"
+    VOID = "the proposal is void: the key has changed, or another proposal has replaced it"
     SAME_PERSON = "the person who made the proposal may not approve it"
     ANSWERED = "the service itself returned the order"
     ALONE = "the scope requires dual control: another person must approve the decision"
@@ -460,6 +460,17 @@ or digit, a dash, a dot or an apostrophe, and those that look alike among the La
 Armenian, Georgian, Coptic, Hebrew and Arabic letters. Characters that become equal by Unicode's compatibility
 normalisation are omitted.
 """
+
+
+def looks_like(scope: str, other: str) -> bool:
+    """Return whether the names of two scopes differ only in case, width, blanks, invisible characters or a
+    final slash."""
+    return _scope_as_seen(scope) == _scope_as_seen(other)
+
+
+def _scope_as_seen(scope: str) -> str:
+    text = unicodedata.normalize("NFKC", UNSEEN.sub("", scope)).casefold()
+    return "".join(unicodedata.normalize("NFKC", text).split()).rstrip("/")
 
 
 def is_same_person(name: str, other: str) -> bool:

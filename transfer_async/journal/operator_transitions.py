@@ -50,8 +50,8 @@ class Propose(Move, frozen=True, kw_only=True):
         by: the person who makes the proposal.
         said: the person's evidence for the decision.
         undone: whether people have completed the undos that recovery cannot run.
-        settle_after: for a refutation, the minimum number of seconds since the order could last have been
-            sent.
+        settle_after: for a refutation, the minimum number of seconds since the last moment at which the order
+            could have been sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
 
@@ -309,7 +309,7 @@ _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear later"),
     (Amend, S.CREATED, S.CREATED, "a person gave the wrong order id, and the right id is known"),
     (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong order id, and the right id is not known"),
-    (Waive, S.FREE, S.FREE, "on the scope's own entry: two people have agreed to end dual control"),
+    (Waive, S.FREE, S.FREE, "for the scope itself: two people have agreed to end dual control"),
 )
 
 _CAN_BE_PROPOSED = {(source, move.decision) for move, source, *_ in _DECISIONS if hasattr(move, "decision")}
@@ -324,10 +324,10 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
         for state in _PROPOSABLE
     ),
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
-    (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
-    *((Look, state, state, "the history records who saw the parties' names") for state in S),
+    (Demand, S.FREE, S.FREE, "for the scope itself: dual control is required from now on"),
+    *((Look, state, state, "the history must record who saw the parties' names") for state in S),
     *((Note, state, state, "a person adds a note to the history") for state in S),
-    *((Watch, state, state, "other people can choose another key") for state in S),
-    *((Unwatch, state, state, "other people can choose this key again") for state in S),
+    *((Watch, state, state, "others see that someone is looking at the key") for state in S),
+    *((Unwatch, state, state, "others see that the person has stopped looking at the key") for state in S),
 )
 """The table's rows for the transitions that people make: transition, source state, target state, reason."""

@@ -72,7 +72,7 @@ class Journal(Protocol):
     the transition may or may not have been made. Use `JournalContract` (in
     `transfer_async.testing.journal_contract`) to test a journal.
 
-    Six more methods are optional:
+    Seven more methods are optional:
 
     * ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
       no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
@@ -93,6 +93,9 @@ class Journal(Protocol):
       ``audit``, the operators' page cannot list decisions.
     * ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
+    * ``async unfinished(scope, *, limit, after="")`` does the same as `work`, and also returns the keys that
+      workers are using. Without ``unfinished``, compare the journal with the service only while no worker
+      runs.
     """
 
     durable: bool
@@ -337,11 +340,8 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, including the keys whose lease has not expired.
-
-        For a custom journal, keys whose lease is valid are omitted.
-        """
-        listed = getattr(self.store, "_unfinished", self.store.work)
+        """Return one page of `Journal.work`, and the keys that workers are using, if the journal can."""
+        listed = getattr(self.store, "unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
 
     async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:

@@ -700,4 +700,4 @@ def refuse_another_version(what: str, found: int | None) -> None:
             f"{what} was written by a newer version of transfer_async {formats}: "
             "stop this program, and start that version or a newer one"
         )
-    raise JournalFailed(f"{what} has a format that no version of transfer_async is known to write {formats}")
+    raise JournalFailed(f"{what} has a format that is unknown to this version of transfer_async {formats}")

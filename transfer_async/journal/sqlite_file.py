@@ -94,8 +94,8 @@ def _refuse_unfit(real: Path) -> None:
         _remove_temporary_name(real)
         if real.stat().st_nlink > 1:
             raise JournalFailed(
-                f"{real.name} has a second name (a hard link), and each name would have its own log: "
-                "remove one name, and use a symbolic link or mount the directory instead"
+                f"{real.name} has a second name (a hard link), and each name would have its own log: remove "
+                "one name, and use a symbolic link or mount the directory instead"
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(

@@ -131,7 +131,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
-            AddPendingUndos, state, state, "a worker's hook acted after someone else had ended its intent"
+            AddPendingUndos, state, state, "a worker's hook acted after another party had ended its intent"
         )
         for state in KeyState
     ),
@@ -140,7 +140,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         for state in KeyState
     ),
     *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
-    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a call with a free key would pay again"),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key would allow a second order"),
     *(
         Transition(
             Suspect,
@@ -181,7 +181,7 @@ def decide(
         return TransitionResult(now=now, entry=entry, denial=Rejection.ALONE)
     if entry is not None and entry.unread is not None and not isinstance(move, (Quarantine, Demand)):
         return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
-    if isinstance(move, (Claim, Demand)):
+    if type(move) is Claim or type(move) is Demand:
         return move.decide(entry, now)
     if entry is None:
         return TransitionResult(now=now, entry=move.begin(now)) if isinstance(move, Suspect) else None

@@ -341,7 +341,7 @@ The probe assumes that a service refuses these orders. The specification does no
 """
 
 WITHOUT: Mapping[str, Special] = {
-    f"without-{path}": Special(f"{path} is left out", _without(path), _lacks(path)) for path in FIELDS
+    f"without-{path}": Special(f"{path} is missing", _without(path), _lacks(path)) for path in FIELDS
 }
 """Orders without one field. The specification does not say which fields are required."""
 

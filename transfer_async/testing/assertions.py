@@ -53,9 +53,9 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
         sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
-    _check(len(found) == 1, key, f"expected one order, found {len(found)}: {', '.join(found)}")
+    _check(len(found) == 1, key, f"expected one order, but found {len(found)}: {', '.join(found)}")
     known = entry.order_id or found[0]
-    _check(found == [known], key, f"the journal has the order {known}, but the sandbox has {found[0]}")
+    _check(found == [known], key, f"the journal contains order {known}, but the sandbox contains {found[0]}")
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
@@ -91,7 +91,7 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     ]
     listed = "".join(f"\n  {order.id}: {_shown(order.request)}" for order in found)
     if len(found) != 1:
-        raise AssertionError(f"{fields}: expected one order, found {len(found)}{listed}")
+        raise AssertionError(f"{fields}: expected one order, but found {len(found)}{listed}")
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
@@ -100,7 +100,7 @@ async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrder
     The arguments are the same as for `assert_one_order`.
     """
     _, found = await _orders_of(key, client, sandbox)
-    _check(not found, key, f"expected no order, found {', '.join(found)}")
+    _check(not found, key, f"expected no order, but found {', '.join(found)}")
 
 
 async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> None:
@@ -113,7 +113,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)
-    _check(len(found) == 1, key, f"expected one hold, found {len(found)}: {', '.join(found)}")
+    _check(len(found) == 1, key, f"expected one hold, but found {len(found)}: {', '.join(found)}")
     await _assert_none(key, earlier, held, " of an earlier intent")
 
 
@@ -127,7 +127,7 @@ async def assert_hold_released(key: str, *, client: TransferClient, held: Held) 
 
 async def _assert_none(key: str, intents: list[str], held: Held, which: str) -> None:
     found = [hold for intent_id in intents for hold in await standing_holds(held, intent_id)]
-    _check(not found, key, f"expected no hold{which}, found {', '.join(found)}")
+    _check(not found, key, f"expected no hold{which}, but found {', '.join(found)}")
 
 
 async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tuple[Entry, list[str]]:

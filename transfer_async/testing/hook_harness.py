@@ -104,7 +104,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
         raise ValueError("balance must be a callable that returns the balance of the accounts")
     *checks, last = checked_hooks(hooks) or (None,)
     if last is None or not is_hold(last):
-        raise ValueError("the last of the hooks must be the one that places the hold: a FundsHold")
+        raise ValueError("the last hook must be the one that places the hold: a FundsHold")
     return BankUnderTest(
         hold=last,
         checks=tuple(check for check in checks if check is not None),

@@ -42,13 +42,15 @@ HELD = HookRule(
     "When place returns, its hold is in the ledger.",
     "The order is sent without a hold: the customer can spend the money meanwhile.",
     "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key, "
-    "because an earlier key returns an earlier result. Let held() read what place writes.",
+    "because a reused key returns its earlier result. Let held() read the data that place "
+    "writes.",
 )
 RELEASED = HookRule(
     "released",
     "When release returns, no hold is left for the intent.id.",
     "The client records the release as done: there is no order, and the customer's money stays held.",
-    "Release every hold of the intent.id. Raise if it failed or was cancelled, so that the client retries.",
+    "Release every hold of the intent.id. Raise an error if the release failed or was cancelled, so "
+    "that the client retries.",
     after=(HELD,),
 )
 ASKED_AGAIN = HookRule(

@@ -171,10 +171,10 @@ TRIALS: dict[str, Trial] = {
     "an undo that is repeated": _released_twice,
     "an undo of a hold that was never placed": _never_placed,
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
-    "two intents of one key": _two_intents_of_one_key,
+    "two intents with the same key": _two_intents_of_one_key,
     "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_refusal,
-    "killed before place returns, then place again": _killed_and_placed_again,
-    "killed before place returns, then undone": _killed_and_released,
+    "a worker is killed during place, then place again": _killed_and_placed_again,
+    "a worker is killed during place, then the undo": _killed_and_released,
     "an amount that no customer has": _refused,
     f"{CONCURRENT} concurrent payments": _many,
     "the other hooks, called and undone twice": checks,
@@ -394,7 +394,7 @@ MAX_AWAITS = 40
 """The maximum number of awaits at which a hook is interrupted."""
 
 _ALONE = "a restarted worker was not tested: the factory makes an empty ledger each time"
-_DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
+_DEEPER = "a hook has more than {0} awaits: it was interrupted only at the first {0}"
 _NO_AWAIT = (
     "{0} has no await, so it was not interrupted, and no lost response was tried. If it blocks, it stops all "
     "other calls"
@@ -415,9 +415,9 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice, concurrently, and from a restarted worker. At each ``await``, the trials
-    cancel the hook, or raise a timeout error or a connection error in it. The trials call ``undo`` without a
-    receipt, twice in a row, and with nothing to undo. Each trial then checks the ledger (``held``,
+    The trials call the hooks twice in a row, concurrently, and from a restarted worker. At each ``await``,
+    the trials cancel the hook, or raise a timeout error or a connection error in it. The trials call ``undo``
+    without a receipt, twice in a row, and with nothing to undo. Each trial then checks the ledger (``held``,
     ``balance``) and releases its holds. If one fault breaks several rules, the report names only the most
     basic rule.
 
@@ -496,7 +496,7 @@ class _Run:
             if await there("held", *ids) == standing:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
-            why = "the new worker finds another ledger"
+            why = "the new worker found a different ledger"
         except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()

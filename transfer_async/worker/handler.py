@@ -99,8 +99,8 @@ class Handler:
         context = context_of(client)
         if not context.journal.store.durable:
             raise ValueError(
-                "journal: must be durable, or a redelivered message could pay twice: "
-                "use SQLiteJournal or PostgresJournal"
+                "journal: must be durable, or a redelivered message could cause a second payment: use "
+                "SQLiteJournal or PostgresJournal"
             )
         self.client: TransferClient = client
         """The client that carries out the commands. A `Sweeper` uses the same client for its recovery."""
@@ -152,7 +152,7 @@ class Handler:
         elif isinstance(result, Expired) and limit_passed(self._context.clock, work) is None:
             # Once this outcome is published, the sender may release its hold. But a redelivery could still
             # send the order until the limit has passed.
-            why = "the rate limit would delay the order beyond its time limit, which has not passed yet"
+            why = "the rate limit would delay the order beyond its time limit"
             decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)
@@ -333,7 +333,7 @@ class Delays:
     def __attrs_post_init__(self) -> None:
         first, longest = seconds(self.first), seconds(self.longest)
         if not (is_positive(first) and is_positive(longest) and first <= longest):
-            raise ValueError("first and longest: must be above 0 and finite, and first at most longest")
+            raise ValueError("first and longest: must be finite and above 0; first must not exceed longest")
 
     def after(self, deliveries: int) -> float:
         """Return the delay in seconds after delivery number ``deliveries``."""

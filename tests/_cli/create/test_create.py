@@ -106,6 +106,46 @@ async def test_a_file_that_is_run_again_creates_nothing_again(bench):
     assert "the journal is new" not in second.stderr
 
 
+async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
+    """With them, every key would be free, and each payment would be made again."""
+    file = await bench.orders(row(1), row(2))
+    await bench.run(file)
+    other = bench.directory / "other.db"
+    for options in (["--journal", other], ["--journal", other, "--quiet"], ["--scope", "moved"]):
+        result = await bench.run(file, *options, code=2)
+
+        assert "--journal: contains no record of the key 'payment-0000001' in the scope " in result.stderr
+        assert "orders.csv.outcomes.jsonl says that its order exists or may exist" in result.stderr
+        assert "nothing was sent" in result.stderr
+    assert len(bench.sandbox.requests) == 2
+    assert len(await bench.told()) == 2
+
+
+async def test_an_interrupted_run_is_not_continued_with_another_journal(bench):
+    """Its order is in doubt, and its outcomes are still in the .part file."""
+    bench.sandbox.faults.add(CloseAfterProcessing())
+    file = await bench.orders(row(1))
+    await bench.run(file, code=5)
+    await asyncio.to_thread(bench.outcomes.rename, bench.part)
+    await bench.run(file, "--journal", bench.directory / "other.db", code=2)
+
+    assert len(bench.sandbox.requests) == 1
+
+
+async def test_other_orders_may_be_created_with_a_new_journal(bench):
+    """A bank may use one name for each month's file, and a journal for each month."""
+    await bench.run(await bench.orders(row(1), row(2, **NOBODY)), code=3)
+    await bench.run(await bench.orders(row(2), row(3)), "--journal", bench.directory / "other.db")
+
+    assert len(bench.sandbox.orders) == 3
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\n", b"{}\n[]\n7\n", b'{"outcome":"created"}\n{"key":7,"outc'])
+async def test_an_unreadable_file_of_outcomes_does_not_stop_a_run(bench, text):
+    await asyncio.to_thread(bench.outcomes.write_bytes, text)
+    await bench.run(await bench.orders(row(1)))
+
+
 async def test_the_format_may_be_named(bench):
     file = await bench.write(jsonl_text([tree(1)]), "orders.txt")
     unknown = await bench.run(file, code=2)
@@ -174,7 +214,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     ("arguments", "why"),
     [
         (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
-        (["--journal", "mysql://x"], "--journal: a journal is the path of a file, or a postgresql://"),
+        (["--journal", "mysql://x"], "--journal: a journal must be a file path or a postgresql://"),
         (["--journal", "no/such/j.db"], "--journal: the directory no/such does not exist"),
         (["--journal", "."], "--journal: . exists and is not a file"),
         (["--base-url", "http://service.example"], "create: --base-url: "),
@@ -214,7 +254,7 @@ async def test_all_missing_options_are_named_at_once(bench, monkeypatch):
     result = await bench.run(await bench.orders(row(1)), code=2)
 
     missing = "--base-url, or TRANSFER_BASE_URL; --token, or TRANSFER_API_TOKEN"
-    assert result.stderr == f"create: {missing}: required without --dry-run\n"
+    assert result.stderr == f"create: {missing}: required unless you use --dry-run\n"
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
@@ -250,7 +290,7 @@ async def test_the_file_and_the_journal_are_not_overwritten(bench):
     file = await bench.orders(row(1))
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
-    assert all("is FILE or the journal" in result.stderr for result in results)
+    assert all("is also FILE or the journal" in result.stderr for result in results)
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
@@ -352,7 +392,7 @@ async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(
     for result in runs:
         assert (
             "would be refused again: 1 (Refused 1). "
-            "Fields that the service named: poster_recipient_username 1. "
+            "The service named these fields: poster_recipient_username 1. "
             "Correct these lines, keep their keys, and run the same command again"
         ) in result.stdout
     await bench.run(await bench.orders(row(1), row(2)))
@@ -579,5 +619,5 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks and, optionally, resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_command.AT_LEAST})" in words
+    assert f"{create_command.AT_LEAST}, or twice --concurrency if that is more ({2 * 16} by default)" in words
     assert "[default: 16;" in words

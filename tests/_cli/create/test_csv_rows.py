@@ -107,7 +107,11 @@ def test_unknown_and_duplicate_columns_are_faults_with_their_names():
 def test_other_separators_than_commas_are_one_fault(mark, name):
     """Spreadsheets write semicolons in countries that use a decimal comma."""
     assert faults(csv_text([row(1)]).replace(",", mark)) == [
-        (1, "", f"is separated by {name}: separate columns with commas, and use a decimal point in amounts")
+        (
+            1,
+            "",
+            f"uses {name} as separators: use commas, and a decimal point in amounts",
+        )
     ]
 
 

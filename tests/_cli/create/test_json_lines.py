@@ -47,7 +47,7 @@ def test_a_number_with_too_many_digits_is_reported_as_such():
     """If the fault were "not JSON", the user would search for a missing bracket."""
     text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
 
-    assert only_fault(text) == (1, "", "has a whole number with too many digits")
+    assert only_fault(text) == (1, "", "contains a whole number with too many digits")
 
 
 def test_bad_bytes_are_a_fault_of_their_line():

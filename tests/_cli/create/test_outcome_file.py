@@ -126,13 +126,13 @@ def test_the_orders_are_not_overwritten_under_any_name(path, tmp_path, end):
     orders.write_text("orders", encoding="utf-8")
     os.link(orders, path.with_name(path.name + end))
 
-    with pytest.raises(ValueError, match="is FILE or the journal"):
+    with pytest.raises(ValueError, match="is also FILE or the journal"):
         OutcomeFile(path, protected=(orders,))
     assert orders.read_text(encoding="utf-8") == "orders"
 
 
 def test_a_file_that_does_not_exist_yet_is_protected_too(path):
-    with pytest.raises(ValueError, match="is FILE or the journal"):
+    with pytest.raises(ValueError, match="is also FILE or the journal"):
         check_place(path, protected=(path,))
 
 

@@ -76,7 +76,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
             made = Served(http, lines, world)
-            assert "desk for ada, until Ctrl-C" in await lines.get()
+            assert "serving the desk for ada until Ctrl-C" in await lines.get()
             made.address = await lines.get()
             yield made
         os.kill(os.getpid(), signal.SIGINT)

@@ -109,7 +109,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
     shown = await told("show", "k")
 
     assert right.stdout == "k: created; its order is tx-right\n"
-    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute it\n"
+    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute the order\n"
     assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
     assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
         ("resolve", "tx-wrong"),
@@ -227,7 +227,7 @@ async def test_a_missing_reason_is_asked_for(doubted: World):
     result = await asked(*SEEN, "--by", "ada", answers="a letter\n")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
 
-    assert "How do you know" in result.stderr
+    assert "Your evidence" in result.stderr
     assert last.reason == "a letter"
 
 

@@ -113,7 +113,7 @@ async def test_a_second_run_refutes_no_key_again(doubts: World, tmp_path: Path):
     assert (moves.count("refute"), (await results(file))[0]) == (1, (2, "a", "done before"))
     await doubts.in_doubt("a")
     changed = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
-    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in changed.stderr
+    assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in changed.stderr
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
@@ -124,7 +124,7 @@ async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(do
     result = await asked("resolve", "--from", str(file), *BY, code=3)
 
     assert await results(file) == [(2, "a", "refused"), (3, "b", "done")]
-    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in result.stderr
+    assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in result.stderr
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
 
 
@@ -192,7 +192,7 @@ async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_anot
 
     assert alone.stderr.count("this scope requires dual control") == 2
     assert again.stdout.startswith("2 rows: 2 done before\n")
-    assert same.stderr.count("by: is the proposer") == 2
+    assert same.stderr.count("by: is the proposer's name") == 2
     assert both.stdout.startswith("2 rows: 2 done\n")
     assert twice.stdout.startswith("2 rows: 2 done before\n")
     assert (await doubts.entry("a")).order_id == "tx-a"
@@ -208,7 +208,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
     why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
     assert why == [
         "a: nobody has proposed this decision",
-        "b: key: has changed since it was read; it is in doubt",
+        "b: key: has changed since it was read; it is now in doubt",
         "c: nobody has proposed this decision",
     ]
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
@@ -226,11 +226,11 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ),
         (
             HEADER + "a,resolve,tx-1,why,-1\n",
-            ["line 2: seen: must be the version of the key that you saw (moves in journal list --json)"],
+            [("line 2: seen: must be the version that you saw ('moves' in journal list --json)")],
         ),
         (
             HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",
-            ["line 3: key: is already used on line 2: decide each key once"],
+            ["line 3: key: is already used on line 2: make only one decision per key"],
         ),
         (HEADER + "a,end it,tx-1,x,3\n", ["line 2: decision: must be one of resolve, refute, amend, waive"]),
         ("key,order_id,reason,seen\n", ["line 1: decision: is missing: add this column"]),
@@ -259,9 +259,9 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(
 @each(
     ("words", "why"),
     [
-        (["resolve"], "journal: KEY is required, or --from FILE"),
+        (["resolve"], "journal: KEY or --from FILE is required"),
         (["resolve", "a", "--dry-run", "--order-id", "tx-1"], "journal: --dry-run: needs --from"),
-        (["propose", "a"], "journal: DECISION is required, or --from FILE"),
+        (["propose", "a"], "journal: DECISION or --from FILE is required"),
         (["resolve", "a", "--from", "F"], "journal: KEY cannot be used with --from"),
         (["resolve", "--from", "F", "--reason", "x"], "journal: --reason cannot be used with --from"),
         (["approve", "--from", "F", "--proposal", "x"], "journal: --proposal cannot be used with --from"),
@@ -279,7 +279,7 @@ async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: Wo
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     for path in (file, tmp_path / "journal.db"):
         result = await asked("resolve", "--from", str(file), "--results", str(path), *BY, code=2)
-        assert result.stderr.startswith(f"journal: --results: {path} is FILE or the journal")
+        assert result.stderr.startswith(f"journal: --results: {path} is also FILE or the journal")
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 

@@ -23,9 +23,9 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
         "journal: four_eyes: this scope requires dual control: propose the decision, "
         "and let another person approve it\n"
     )
-    assert proposed.stdout.startswith("k: proposed: refute; another person must approve it, as ")
+    assert proposed.stdout.startswith("k: proposed: refute; another person must approve proposal ")
     assert "to approve: refute" in listed.stdout
-    assert "by: is the proposer, or has a name that looks like" in same.stderr
+    assert "by: is the proposer's name, or looks like it" in same.stderr
     assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
     assert "\nk: free; " in approved.stdout
     assert (await world.entry()).state is KeyState.FREE
@@ -57,7 +57,7 @@ async def test_the_proposals_id_is_required_when_not_interactive(world: World):
         "reason": "seen on the statement",
     }
     assert unnamed.stderr == "journal: --proposal is required when not interactive\n"
-    assert "another proposal has replaced the proposal that you named" in other.stderr
+    assert "the proposal that you named was replaced by" in other.stderr
     assert (record["state"], record["order_id"]) == ("created", "tx-1")
 
 
@@ -98,7 +98,7 @@ async def test_a_proposal_is_shown_and_rejected(world: World):
 
     assert f"proposed    resolve as tx-1, by ada: seen on the statement ({proposal['id']})" in shown.stdout
     assert rejected.stdout == "k: in doubt; the proposal is withdrawn\n"
-    assert gone.stderr == "journal: k: there is no proposal, or the key has changed since\n"
+    assert gone.stderr == "journal: k: has no proposal, or has changed since the proposal\n"
     assert (record["key"], record["state"]) == ("k", "in_doubt")
 
 
@@ -122,7 +122,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
         "ada proposes to waive dual control: seen on the statement; another person must approve it",
     ]
     assert (as_json["demanded"], as_json["proposal"]["decision"]) == (True, "waive")
-    assert "another person must approve it" in same.stderr
+    assert "another person must approve the proposal" in same.stderr
     assert waived.stdout == f"{world.scope}: one person is enough\n"
 
 

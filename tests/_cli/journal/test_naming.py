@@ -31,7 +31,7 @@ def test_usage_lines_look_like_those_of_manual_pages(command: str):
     ("address", "why"),
     [
         ("typo.db", "the file typo.db does not exist"),
-        ("mysql://bank:hunter2@db/x", "a journal is the path of a file, or a postgresql:// address"),
+        ("mysql://bank:hunter2@db/x", "a journal must be a file path or a postgresql:// address"),
         ("postgresql://bank:hunter/2@db/x", "dsn: "),
         ("postgresql://bank:hunter?2@db/x", "dsn: "),
         ("postgresql:/bank:hunter@db/x", ""),

@@ -213,7 +213,7 @@ async def test_no_order_is_sent_with_a_wrong_token_or_base_url(sandbox, tmp_path
             await evolve(run, service=evolve(run.service, **service)).run()
 
     assert number_sent(sandbox) == 0
-    assert lines.count("  sent before: 0 orders, 0 NGN") == 2
+    assert lines.count("  already sent: 0 orders, 0 NGN") == 2
 
 
 async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, tmp_path, watch, monkeypatch):
@@ -259,7 +259,7 @@ async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tm
 
     amounts = [order.poster_amount for order in service.orders.values()]
     assert first.stopped.startswith(
-        "the service calculated larger amounts than were sent (without-poster_amount)"
+        "the service calculated larger amounts than the probe sent (without-poster_amount)"
     )
     assert sum(amounts) > 3_000_000
     assert "NGN, more than --most-amount. No further order is sent" in first.stopped
@@ -351,7 +351,7 @@ async def test_a_created_order_that_must_be_refused_stops_this_run_and_later_one
         third = await probe(service, tmp_path / "a", watch, levels=(1,))
 
     assert "amounts-disagree" in first.stopped
-    assert "should be refused" in first.stopped
+    assert "should have been refused" in first.stopped
     assert second.stopped == third.stopped == first.stopped
     assert number_sent(service) == before == 9
     assert len(service.orders) == 1
@@ -457,5 +457,5 @@ def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer: SeenAnswer):
     cap = Cap(orders=10, amount=MUCH)
     orders = LevelOrders(plan=PLAN, cap=cap, level=1, sent=[ALL["not-json"]], answers={"not-json": answer})
 
-    with pytest.raises(Stopped, match="should be refused"):
+    with pytest.raises(Stopped, match="should have been refused"):
         orders.check()

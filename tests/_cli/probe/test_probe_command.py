@@ -119,7 +119,7 @@ async def test_orders_are_sent_once_and_within_the_cap(sandbox):
     again = await asked("probe", NOT_LIVE, "--yes", "--level", "1", *ORDERING)
 
     assert "3 requests; at most 3 orders, and 469725.75 NGN in total" in first.stdout
-    assert "sent before: 3 orders, 469725.75 NGN" in again.stdout
+    assert "already sent: 3 orders, 469725.75 NGN" in again.stdout
     assert [one.path for one in sandbox.requests if one.method == "POST"] == [CREATE_ORDER_PATH] * 3
 
 

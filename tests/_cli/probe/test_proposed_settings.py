@@ -78,12 +78,12 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
             "the service closes an idle connection within 2 s",
         ),
         ({"wrong_token": SeenAnswer(status=403)}, "the service responds to a wrong token with 403"),
-        ({"not_json": DOUBT}, "so that such orders end in doubt: not-json"),
+        ({"not_json": DOUBT}, "such orders end in doubt: not-json"),
         ({"same_body_again": NEW}, "created two orders"),
         ({"same_body_again": SeenAnswer(status=200, order="same")}, "repeated body is the first order"),
         (
             {"same_body_again": REPEATED, "cut_again": REPEATED},
-            "exists, because its repetition was refused",
+            "exists, because the repeated order was refused",
         ),
         (
             {"same_body_again": REPEATED, "cut_again": NEW},

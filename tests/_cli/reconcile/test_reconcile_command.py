@@ -134,7 +134,7 @@ async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
     assert f"lost: ambiguous; matching orders: {order_id}" in output
-    assert "refuted keys that may have sent one of these orders: mistaken" in output
+    assert "refuted keys to which one of these orders may belong: mistaken" in output
     assert "0 proposed" in output
     assert f"{order_id}: belongs to no key" in output
     found_as_json = await found(export)
@@ -239,7 +239,7 @@ async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(wo
     for change in (lambda time: f"{time:%Y-%m-%d} 00:00:00+14:00", local(-5), local(1)):
         path = await write_with_times(world, export, change)
         output = await reconciled(path, "--propose", "--by", "ada", code=1)
-        assert "EXPORT: nothing was compared: posted_at of tx-" in output
+        assert "EXPORT: nothing was compared, because posted_at of tx-" in output
         assert "from the time in the journal for paid. A time without a time zone is read" in output
         assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
@@ -402,7 +402,7 @@ def row(**changes: Any) -> str:
         (row(id="17"), "line 1: order_id: must look like 'tx-…'"),
         (
             row(order_id="tx-2"),
-            "line 1: order_id: is in order_id and in id; choose one of these columns with --column",
+            "line 1: order_id: found in order_id and in id; choose one of these columns with --column",
         ),
         (row(posted_at="2026-01-31"), "line 1: posted_at: is a date without a time"),
         (row(posted_at="2026-W05-6"), "line 1: posted_at: is a date without a time"),
@@ -410,7 +410,7 @@ def row(**changes: Any) -> str:
         (f"{HEADER},poster_amount\n", "line 1: poster_amount: two columns have the name poster_amount"),
         (
             f"{HEADER},order_id\n",
-            "line 1: order_id: is in order_id and in id; choose one of these columns with --column order_id=",
+            "line 1: order_id: found in order_id and in id; choose one of these columns with --column",
         ),
     ],
 )
@@ -450,7 +450,7 @@ def test_only_the_first_faults_are_printed(empty: Path):
 @each(
     ("words", "code", "why"),
     [
-        (["export.xlsx"], 2, "EXPORT: its name must end in"),
+        (["export.xlsx"], 2, "EXPORT: the file's name must end in"),
         (["gone.csv"], 1, "EXPORT: cannot be read (No such file"),
         (["export.jsonl", "--column", "colour=red"], 2, "--column: must be FIELD=COLUMN"),
         (["export.jsonl", "--slack", "-1"], 2, "--slack: must be"),

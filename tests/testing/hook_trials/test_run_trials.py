@@ -320,7 +320,10 @@ async def test_a_hook_with_many_awaits_is_cancelled_only_at_the_first_ones(monke
     report = await verify_hooks(lambda: bank, sequences=0)
 
     report.check()
-    assert report.notes == (NO_PROCESS, "a hook has more than 4 awaits: it was interrupted at the first 4")
+    assert report.notes == (
+        NO_PROCESS,
+        "a hook has more than 4 awaits: it was interrupted only at the first 4",
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,7 @@ async def test_a_hook_with_many_awaits_is_cancelled_only_at_the_first_ones(monke
         ([], "must return hooks and held by name"),
         ({"hooks": Bank().hooks}, "must return hooks and held by name"),
         ({"hooks": Bank().hooks, "held": Bank().held, "balance": 100}, "balance must be a callable"),
-        ({"hooks": [], "held": Bank().held}, "the last of the hooks must be the one that places the hold"),
+        ({"hooks": [], "held": Bank().held}, "the last hook must be the one that places the hold"),
     ],
 )
 async def test_a_wrong_factory_result_is_rejected_with_what_is_missing(made, why):

@@ -109,7 +109,7 @@ class TooLarge(ValueError):
     """Raised if a message was not sent because it exceeds the broker's size limit."""
 
 
-_above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
+_above_0 = positive("must be a finite number of seconds or a timedelta, greater than 0")
 
 
 def _name(_: object, attribute: Attribute[Any], value: object) -> None:

@@ -46,23 +46,23 @@ OPERATION_DURATION: Final = "db.client.operation.duration"
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
-    DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
+    DOUBTS_BEGUN: ("{order}", "Orders whose outcome became unknown."),
     DOUBTS_ENDED: ("{order}", "Orders in doubt that were resolved or refuted, by outcome."),
     UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
     DUPLICATES_SUSPECTED: ("{order}", "Orders that may have been paid twice."),
     COMMANDS: (
         "{command}",
-        "Command deliveries that a worker processed, by disposition.",
+        "Command deliveries processed, by disposition.",
     ),
     COMMANDS_REDELIVERED: (
         "{command}",
-        "Processed deliveries that were redeliveries.",
+        "Command redeliveries processed.",
     ),
 }
 """The unit and the description of each counter."""
 
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
-    ORDER_DURATION: ("Time from the call to its outcome.", ORDER_SECONDS),
+    ORDER_DURATION: ("Time from the start of a call to its outcome.", ORDER_SECONDS),
     COMMAND_DURATION: (
         "Time from a command's delivery to the broker's confirmation.",
         ORDER_SECONDS,
@@ -114,20 +114,20 @@ class Instruments:
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
             unit="{order}",
-            description="Orders in doubt, from the journal.",
+            description="Orders in doubt, as recorded in the journal.",
         )
         for waiting, what in _WAITING.items():
             meter.create_observable_gauge(
                 f"transfer_async.{waiting}.oldest_age",
                 [partial(self._observe_age, waiting)],
                 unit="s",
-                description=f"Age of the oldest {what}, from the journal.",
+                description=f"Age of the oldest {what}, as recorded in the journal.",
             )
         meter.create_observable_gauge(
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
             unit="{token}",
-            description="Tokens left in the retry budget; the lowest, if there are several clients.",
+            description="Tokens left in the retry budget; with several clients, the lowest count.",
         )
 
     def count(self, name: str, attributes: Attributes | None = None) -> None:

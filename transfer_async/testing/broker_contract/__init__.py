@@ -610,7 +610,7 @@ def _run_and_kill(place: Workplace, do: Work) -> None:
 def next_reached(reader: Connection, keys: set[str]) -> str:
     """Wait until a worker process reports that it reached the point of one of ``keys``. Return that key."""
     if not reader.poll(TIMEOUT):
-        raise AssertionError(f"a worker process has not reached {sorted(keys)} within {TIMEOUT:g} s")
+        raise AssertionError(f"a worker process did not start {sorted(keys)} within {TIMEOUT:g} s")
     try:
         return str(reader.recv())
     except EOFError:

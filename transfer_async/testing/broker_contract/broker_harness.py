@@ -47,7 +47,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
     except TimeoutError:
         if not scope.expired():
             raise
-        raise AssertionError(f"{what}: not within {TIMEOUT:g} s") from None
+        raise AssertionError(f"timed out after {TIMEOUT:g} s, waiting until {what}") from None
 
 
 class TakenMessage:

@@ -258,7 +258,7 @@ DOUBTED = (
     request_notification(),
 )
 FULL: dict[str, Scenario] = {
-    "every field of a doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
+    "every field of an order in doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
     "every field of a resolved doubt is stored": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos is stored": (
         claim(intent=INTENT),
@@ -344,12 +344,12 @@ LEASES: dict[str, Scenario] = {
 }
 
 SETTLING: dict[str, Scenario] = {
-    "the sender may record its order over a doubt": (
+    "an order that the sender reports replaces a recorded doubt": (
         (claim(), mark(), LEASE, expire()),
         _lost(create("b")),
         create(),
     ),
-    "the sender may record a refusal over a doubt": (
+    "a refusal that the sender reports replaces a recorded doubt": (
         (claim(), mark(), LEASE, expire()),
         _lost(release("b")),
         release(),
@@ -387,7 +387,7 @@ SETTLING: dict[str, Scenario] = {
     "an order that appears after its refutation binds the key again": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW, refute(), create()),
     ),
-    "a claim with once returns the recorded refusal": (
+    "a claim with `once` returns the recorded refusal": (
         (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
@@ -402,7 +402,7 @@ SETTLING: dict[str, Scenario] = {
 }
 
 PENDING: dict[str, Scenario] = {
-    "an undo can be pending under a lease": (
+    "an undo can become pending while a lease is held": (
         claim(),
         release(None, pending_undos=undos("hold", "check")),
         LEASE,
@@ -428,10 +428,10 @@ PENDING: dict[str, Scenario] = {
             mark_undone("hold"),
         ),
     ),
-    "an undo that becomes due late is pending once": (
+    "an undo that becomes due late is recorded as pending only once": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), add_undos("hold", "check")),
     ),
-    "pending undos outlive the next intents": (
+    "pending undos stay pending after later intents": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), mark(number=2), create()),
     ),
     "one worker at a time carries out the pending undos": (
@@ -441,7 +441,7 @@ PENDING: dict[str, Scenario] = {
     "one worker at a time resolves a doubt, and may release its lease": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
-    "the resolution of a published doubt is pending until it is published": (
+    "a notification is pending after the resolution of a published doubt": (
         (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
     "a notification is pending after the refutation of a published doubt": (
@@ -465,7 +465,7 @@ DECISIONS: dict[str, Scenario] = {
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
         for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
-    "viewing a key, a note and a watcher leave a proposal valid": (
+    "a proposal stays valid if the key is viewed or watched, or gets a note": (
         (PROPOSED, look(), note(), watch(), unwatch(), watch(), APPROVAL),
     ),
     "only the proposed decision can be approved": (
@@ -481,7 +481,7 @@ DECISIONS: dict[str, Scenario] = {
     "a proposal that was withdrawn is void": (
         (PROPOSED, withdraw(), Step(APPROVAL, R.VOID), Step(withdraw(), R.VOID)),
     ),
-    "only a possible decision can be proposed": (
+    "only a decision that the key's state allows can be proposed": (
         (CREATED, Step(propose(Decision.AMEND, "tx-2"), R.ANSWERED)),
         _lost(propose(Decision.RESOLVE)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt())),
@@ -496,13 +496,13 @@ DECISIONS: dict[str, Scenario] = {
     "an order id is withdrawn and the key is in doubt again": (
         (claim(), mark(hold="r"), doubt(), resolve(), take_back(), SETTLE_AFTER, refute()),
     ),
-    "an order that the service returned is not amended": (
+    "an order that the service returned cannot be amended": (
         (CREATED, Step(amend(), R.ANSWERED), Step(take_back(), R.ANSWERED)),
     ),
     "a corrected order is published too": (
         (IN_DOUBT, request_notification(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
     ),
-    "a proposed correction waits for another person": (
+    "a proposed correction waits for another person's approval": (
         (RESOLVED, propose(Decision.AMEND, "tx-2"), KEPT),
         amend(by="ben", proposal="proposal-1"),
     ),
@@ -517,7 +517,7 @@ DECISIONS: dict[str, Scenario] = {
         for way, decisions in ((IN_DOUBT, (resolve(), refute())), (RESOLVED, (amend(), take_back())))
         for decision in decisions
     },
-    "dual control allows programs and approvals": (
+    "under dual control, programs and approvals can still decide": (
         (DEMANDED, IN_DOUBT, resolve(by_program=True)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt(), propose(order_id="tx-2"))),
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
