@@ -181,7 +181,8 @@ class Bench:
                 person = PersonName(*name) if isinstance(name, tuple) else name
                 call = call | {"beneficiary": person}
                 await client.create_order(new_order(**fields), **call)
-            except (InvalidOrder, PreflightFailed):  # for example, the receipt of a hook cannot be stored
+            # The reason may be a hook's receipt that cannot be stored.
+            except (InvalidOrder, PreflightFailed):
                 assert not await self.views(scope)
                 assert not self.bank.open
                 return

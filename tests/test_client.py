@@ -266,7 +266,7 @@ async def test_the_environments_journal_is_closed_with_the_client(environment):
 
 
 async def test_a_journal_that_cannot_be_opened_raises_when_the_client_is_entered(environment, tmp_path):
-    """Otherwise, the error would appear with the first payment, hours after the deployment."""
+    """Without this, the error appears with the first payment, hours after the deployment."""
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "nowhere" / "journal.db"))
     client = TransferClient.from_env()
     with pytest.raises(JournalFailed, match=r"could not be opened \(FileNotFoundError\)"):
@@ -523,13 +523,13 @@ async def test_an_invalid_timeout_does_not_close_the_client(service):
 async def collected(live):
     """Return the warnings about objects that ``live`` did not close."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    gc.collect()  # so that unclosed objects of other tests are not reported
+    gc.collect()  # collect unclosed objects of other tests before recording warnings
     told = []
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         await live()
         gc.collect()
-        while heard:  # each warning keeps its object alive, which may keep others alive
+        while heard:  # each warning refers to its object, which may refer to other unclosed objects
             told += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
             heard.clear()
             gc.collect()

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "transfer_async"
 LAYERS = {
     "__main__": 11,
     "_cli": 10,
-    "testing": 9,  # may use all public packages
-    "transfer_async": 8,  # imports its names from `_public`
+    "testing": 9,  # this package may use all public packages
+    "transfer_async": 8,  # this package imports its names from `_public`
     "_public": 7,  # the public names
     "integrations": 7,
     "desk": 7,

@@ -591,7 +591,7 @@ strict = pytest.mark.skipif(
     ],
 )
 async def test_a_cause_that_is_chained_unchanged_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
-    """This plants a fault: if errors of aiohttp and asyncpg are not replaced, the test above must fail."""
+    """A planted fault: if errors of aiohttp and asyncpg are not replaced, the test above must fail."""
     monkeypatch.setattr(causes, "_may_hold_secrets", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])

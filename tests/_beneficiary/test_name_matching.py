@@ -201,7 +201,8 @@ def test_the_number_of_allowed_edits_depends_on_the_length(length: int, edits: i
     [
         PersonName("a" * (MAX_LENGTH + 1), "Okri"),
         PersonName("a" * 50, "a" * 50, "a" * (MAX_LENGTH - 99)),
-        PersonName("\u3300" * (MAX_LENGTH // 2), "Okri"),  # one character that expands to four letters
+        # One character that matching expands to four letters.
+        PersonName("\u3300" * (MAX_LENGTH // 2), "Okri"),
         PersonName("a " * (MAX_WORDS + 1), "Okri"),
         PersonName("a " * MAX_WORDS, "Okri"),
     ],

@@ -123,7 +123,7 @@ def test_a_running_command_collects_garbage_rarely_and_freezes_nothing():
 
     often, kept = process.run(work())
     assert often > usual[0]
-    assert kept <= frozen  # some of the objects frozen earlier may have been deleted
+    assert kept <= frozen  # objects that were frozen earlier may have been deleted
     assert gc.get_threshold() == usual
 
 

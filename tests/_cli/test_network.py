@@ -191,7 +191,7 @@ async def test_a_client_from_the_environment_uses_its_network(files: Files, monk
         made = await asyncio.to_thread(TransferClient.from_env)
         async with made as client:
             await client.who_am_i()
-        # Overridden by ssl=, as the variable for the proxy is by proxy=.
+        # The argument ssl= overrides this variable, and proxy= overrides the next one.
         monkeypatch.setenv("TRANSFER_CA", "nowhere")
         monkeypatch.setenv("TRANSFER_PROXY", "http://127.0.0.1:1")
         context = await asyncio.to_thread(context_of, files)

@@ -435,7 +435,7 @@ async def test_a_sent_request_cut_off_by_its_deadline_ends_as_one_without_an_ans
     time.pass_(5.0)
     await loop_time.pass_(5.0)
 
-    async with asyncio.timeout(10.0):  # much shorter than the timeout without a deadline
+    async with asyncio.timeout(10.0):  # far below the timeout that applies without a deadline
         assert type(await failure(call)) is kind
     assert len(service.came) == 1
 

@@ -106,7 +106,7 @@ def test_after_an_idle_period_the_whole_burst_is_available_and_no_more():
 
 def test_a_cancelled_waiter_gives_up_its_slot_anywhere_in_the_queue():
     queue = line(1.0)
-    for leave_after in (None, 0.5, None, 0.6, None):  # one of them is the first in the queue
+    for leave_after in (None, 0.5, None, 0.6, None):  # one of the cancelled waiters is the first in the queue
         queue.come(leave_after=leave_after)
 
     assert queue.run().times == [0.0, 1.0, 2.0]
@@ -203,7 +203,7 @@ def crowd(seed: int) -> Line:
 @pytest.mark.trial(short=60, ci=400, long=20_000)
 def test_arrivals_and_cancellations_never_break_the_rate_or_the_order(size: int):
     for seed in range(size):
-        queue = crowd(seed).run()  # every request has passed, was cancelled, or was refused
+        queue = crowd(seed).run()  # every waiter has passed, left, or been refused
         assert stretch_over(queue.rate, queue.times) < 1e-6, seed
         order = [queue.came.index(number) for number, _ in queue.passed]
         assert order == sorted(order), seed

@@ -153,7 +153,7 @@ async def test_an_order_request_matches_the_specification_below_the_base_url(ban
         "host": server.url.removeprefix("http://"),
         "authorization": "Bearer secret-token",
         "accept": "application/json",
-        "accept-encoding": "gzip, deflate",  # no encodings that are slow to decompress
+        "accept-encoding": "gzip, deflate",  # compressions that are slow to undo are not offered
         "content-type": "application/json",
         "content-length": str(len(request.body)),
         "user-agent": request.headers["user-agent"],
@@ -250,7 +250,7 @@ async def test_open_connections_never_exceed_the_pool_size(bank: Bank):
 
 
 async def test_a_closed_connection_is_not_kept_in_memory(bank: Bank, monkeypatch: pytest.MonkeyPatch):
-    """This happens to a worker that opens a connection for each of its rare orders."""
+    """A worker with rare orders opens a new connection for each of them."""
     protocols: list[weakref.ref[Any]] = []
     take = ConnectionState.take
 

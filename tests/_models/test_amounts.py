@@ -90,7 +90,7 @@ def test_a_huge_exponent_is_reported_without_much_work(number):
 
 
 def test_a_huge_whole_number_is_reported_without_much_work():
-    huge = 1 << 400_000_000  # converting it to decimal digits would take years
+    huge = 1 << 400_000_000  # converting this number to decimal digits would take years
     problem = requests.number_problem(requests.to_decimal(huge))
 
     assert "64 digits" in problem

@@ -32,7 +32,7 @@ async def nothing_hangs() -> AsyncIterator[None]:
 
 
 class Input:
-    """An endless input, or one that ends in an error. It counts the items that the batch takes."""
+    """An endless input, or one that ends in an error, that counts the items the batch takes."""
 
     def __init__(self, *, fails_after: int | None = None) -> None:
         self.taken = 0
@@ -146,7 +146,7 @@ async def test_memory_stays_flat_over_many_orders(service, kind):
             if service.ended >= 2_000:
                 break
 
-    assert most <= 64 + 4  # the orders in flight, and a few finished results on their way to the consumer
+    assert most <= 64 + 4  # the orders in flight, and a few results that the consumer has not taken yet
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ async def test_an_input_that_swallows_cancellation_is_read_no_further(service):
 async def test_an_input_that_fails_unobserved_leaves_no_unretrieved_error(service):
     async with batch(service, Input(fails_after=2).awaited()) as results:
         await anext(results)
-        await turns(20)  # by now the input has raised its error
+        await turns(20)  # by now, the input has raised its error
 
     assert service.ended == 2
 
@@ -331,7 +331,7 @@ async def test_results_are_yielded_while_the_input_is_waiting(service):
 
 
 class Holding:
-    """An endless input with a resource that must be released in the same task. It records the release."""
+    """An endless input whose resource must be released by the task that opened it; records the release."""
 
     def __init__(self, *, waits: asyncio.Event | None = None) -> None:
         self.waits, self.closing = waits, asyncio.Event()
@@ -363,7 +363,7 @@ async def test_leaving_closes_an_idle_input_in_its_own_task(service, slow):
 
     async with batch(service, source, 2) as results:
         await anext(results)
-        await turns(20)  # the buffer is full, and nothing waits for the next input
+        await turns(20)  # the batch has read as many inputs as it may
         letting = asyncio.create_task(let_it_close())
 
     await letting
@@ -481,7 +481,7 @@ async def test_orders_in_flight_finish_when_the_consumer_leaves_early(service):
 
     async def open_the_gates() -> None:
         for key in ("k-2", "k-3"):
-            await turns(20)  # meanwhile, the batch is being closed
+            await turns(20)  # meanwhile, the batch starts to close
             service.gates[key].set()
 
     async with batch(service, Input().sync(), 3) as results:
@@ -588,7 +588,7 @@ async def test_closing_the_client_ends_an_endless_input(world, kind):
             if len(told) == 3:
                 await client.close()
 
-    # When the client is closed, four orders are in flight. Each lets one more be taken, which is refused.
+    # Four orders are in flight when the client is closed. Each lets one more be taken, which is refused.
     assert len(told) == source.taken <= 3 + 4 + 4
     assert isinstance(told[-1].error, ClientClosed)
     assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
@@ -600,7 +600,7 @@ async def test_results_waiting_while_the_client_closes_are_still_yielded(world):
         results = client.create_orders(source.sync(), concurrency=4)
         told = [await anext(results)]
         await world.sandbox.created(4)
-        await client.close()  # these orders exist, but no result of theirs has been consumed
+        await client.close()  # the orders exist, but the consumer has not taken their results
         told += [result async for result in results]
 
     created = [result for result in told if result.order is not None]

@@ -69,7 +69,7 @@ async def test_a_request_cut_off_by_close_is_in_doubt_and_its_caller_gets_the_do
     doubt = await failure(call, OutcomeUnknown)
 
     assert (doubt.key, doubt.order_may_exist) == ("k", True)
-    # This happens before the connections and the journal are closed.
+    # The client's pending work ends before its connections and journal are closed.
     assert when_closed == [KeyState.IN_DOUBT]
     assert world.bank.open
     assert call.cancelling() == 0

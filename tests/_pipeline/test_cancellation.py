@@ -50,7 +50,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     order: Callable[[], NewOrder] = new_order
     held: str | None = None
-    crashed: float | None = None  # how many seconds ago a worker died while it processed the key
+    crashed: float | None = None  # seconds since another worker died while it processed the key
     resolve: Callable[[World], Any] | None = None
     place_error: type[Exception] | None = None
     release_error: type[Exception] | None = None
@@ -175,7 +175,7 @@ async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
             await asyncio.sleep(0)
         ended = caller.done()
         await cut(caller, client)
-        await turns(10)  # let data that is still in a socket arrive
+        await turns(10)  # wait for data that is still in a socket
         await _check(world, scenario, caller)
         return ended
 
@@ -253,14 +253,14 @@ WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
 )
 async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario, size: int):
     """At each turn, try `size` of the four ways to interrupt the call; rotate through the ways."""
-    ended, turn = False, 0  # at turn 0 the call has not started
+    ended, turn = False, 0  # turn 0 is before the call starts
     while not ended:
         turn += 1
         for way in [WAYS[(turn * size + n) % len(WAYS)] for n in range(size)]:
             with told_of(f"turn {turn}, {way.__name__}"):
                 ended = await _cut(scenario, turn, way)
 
-    assert turn > 10  # the call was interrupted, at many turns
+    assert turn > 10  # the test has tried enough turns
 
 
 # --- before anything is sent --------------------------------------------------------------------

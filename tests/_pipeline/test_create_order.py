@@ -585,7 +585,7 @@ async def test_a_hook_with_a_recorded_receipt_is_not_run_again(world: World):
     await world.abandoned(transitions.MarkSending, hooks=hooks)
     await world.create(hooks=hooks)
 
-    # The last receipt is stored together with the mark, so it was lost.
+    # The last receipt was to be stored with the mark, so it was lost.
     assert world.bank.log == ["check", "place", "place"]
     assert set((await world.entry()).receipts) == {"check", "funds_hold"}
 
@@ -881,7 +881,7 @@ async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_th
 
 def test_keyboard_interrupt_is_passed_on_unchanged():
     end: BaseException = KeyboardInterrupt()
-    work: Any = None  # Only the package's own errors get the work.
+    work: Any = None  # The attribute ``work`` is set only on the package's own errors.
 
     assert create_order._deliverable(end, work) is end
 
@@ -1351,7 +1351,7 @@ async def test_no_journal_failure_causes_a_second_order_or_loses_a_hold(
     if fault is not None:
         world.sandbox.faults.add(fault)
     async with world.client() as client:
-        for _ in range(3):  # a caller with a short timeout
+        for _ in range(3):  # each call comes from a caller with a short timeout
             await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
             world.time.pass_(61.0)
         await client.recover()
@@ -1377,7 +1377,7 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
 @pytest.mark.parametrize("fault", [None, Status(422)], ids=["created", "no"])
 async def test_an_order_leaves_no_reference_cycles(world: World, fault: Fault | None):
     async with world.client() as client:
-        await client.create_order(new_order())  # creates the objects that live as long as the client
+        await client.create_order(new_order())  # create the objects that are created only once
         if fault is not None:
             world.sandbox.faults.add(fault)
         gc.collect()

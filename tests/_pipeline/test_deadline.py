@@ -49,7 +49,7 @@ def assert_never_sent(world: World, error: TransferError, *, limit: str = "deadl
 
 
 class Hanging(Gate):
-    """A callable that never returns. It records the seconds until it was cancelled."""
+    """A callable that never returns, and records how many seconds passed until it was cancelled."""
 
     def __init__(self, loop_time: LoopTime) -> None:
         super().__init__()

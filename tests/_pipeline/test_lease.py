@@ -83,7 +83,7 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_ti
         call = await gate.catches(client.create_order(new_order(), key="k"))
         world.time.pass_(30.0)
         await loop_time.pass_(30.0)
-        world.time.pass_(31.0)  # more than a lease after the claim, but less than one after the renewal
+        world.time.pass_(31.0)  # the lease of the claim is over, but not the renewed one
         world.bank.on_placed = None
         (second,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
         gate.open()
@@ -114,7 +114,7 @@ async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop
         renewed.set()
 
     async def token() -> str:
-        await loop_time.pass_(30.0)  # half of the lease
+        await loop_time.pass_(30.0)  # half of the lease has passed
         await renewed.wait()
         return world.sandbox.token
 

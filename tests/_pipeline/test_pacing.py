@@ -79,7 +79,7 @@ async def test_an_order_that_would_wait_too_long_is_refused_before_the_hold(worl
         assert len(world.bank.placed) == 1
         assert (await world.entry()).state is KeyState.FREE
 
-        moment = {limit: NOON + timedelta(seconds=0.6)}  # no other call has used its slot
+        moment = {limit: NOON + timedelta(seconds=0.6)}  # no other call took the slot of the failed call
         await client.create_order(new_order(), key="k", **moment)
 
 

@@ -42,7 +42,8 @@ async def test_a_client_recovers_by_itself_at_intervals(world: World):
         await pauses.next()
 
     assert world.time.slept == [30.0, 60.0, 60.0]
-    assert world.bank.log == ["place", "release", "release"]  # one release by the call, one by recovery
+    # The call released the hold once, and recovery once.
+    assert world.bank.log == ["place", "release", "release"]
     assert not world.bank.open
 
 
@@ -125,7 +126,7 @@ async def test_closing_waits_for_the_current_undo_and_starts_no_other(world: Wor
     assert waited
     assert owed_hooks(await world.entry("a")) == []
     assert owed_hooks(await world.entry("b")) == ["funds_hold"]
-    # One release by each call, one by recovery.
+    # Each call released its hold once, and recovery released one hold again.
     assert world.bank.log == [*2 * ["place", "release"], "release"]
 
 

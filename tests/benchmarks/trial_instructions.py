@@ -1,6 +1,4 @@
-"""The cost of an order has not grown. It is counted in instructions, so the machine's load does not
-matter.
-"""
+"""The cost of an order has not grown, counted in instructions so that the machine's load does not matter."""
 
 import json
 from pathlib import Path

@@ -58,7 +58,7 @@ async def read_startup(reader: asyncio.StreamReader) -> bytes:
 
 
 class Proxy(abc.ABC):
-    """Listens while its block runs. Its ``dsn`` leads through it to the given database."""
+    """A proxy that listens while its block runs; its ``dsn`` is the given address through the proxy."""
 
     def __init__(self, dsn: str) -> None:
         self._parts = urlsplit(dsn)
@@ -200,7 +200,7 @@ class PoolingProxy(Proxy):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         startup = await read_startup(reader)
-        # One connection more than clients, so that no client gets the same one twice in a row.
+        # Keep one more connection than clients, so that no client gets the same one twice in a row.
         for _ in range(2):
             self._idle.append(await self._greeted(startup))
         writer.write(self._idle[-1].greeting)

@@ -1,4 +1,4 @@
-"""PostgreSQL behind proxies that use another connection for each transaction. One of them is PgBouncer."""
+"""PostgreSQL behind proxies, including PgBouncer, that use another connection for each transaction."""
 
 import asyncio
 from collections.abc import Iterator

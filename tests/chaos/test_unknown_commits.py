@@ -134,7 +134,7 @@ async def test_a_commit_that_lands_while_being_looked_up_counts_as_committed(dat
     choose = Once(Cut.LATE)
     async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
         async with RecordedJournal(proxy.dsn) as journal:
-            for number in range(10):  # the server decides this race
+            for number in range(10):  # repeated, because the result depends on the server's timing
                 choose.armed = True
                 await made(journal, claim(), key=f"k-{number}")
 
@@ -241,7 +241,7 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
         await judged(journal, mark(f"a-{number}", number=number), key=key)
         await judged(journal, create(f"a-{number}", f"tx-{key}"), key=key)
     except JournalFailed:
-        pass  # "Unknown" is never a wrong report.
+        pass  # The journal does not know the result, which is never a wrong report.
 
 
 async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
@@ -253,7 +253,8 @@ async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]
     async with CuttingProxy(database, choose) as proxy:
         journals = [RecordedJournal(proxy.dsn), RecordedJournal(proxy.dsn)]
         keys = 0
-        while len(proxy.cuts) < cuts:  # few at a time, or all would share one commit
+        # Process few keys at a time, because otherwise one commit would contain all.
+        while len(proxy.cuts) < cuts:
             names = [f"k-{number}" for number in range(keys, keys + 10)]
             keys += 10
             pairs = [_work(journals[n], n, key) for key in names for n in range(2)]

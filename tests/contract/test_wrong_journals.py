@@ -49,7 +49,8 @@ class Confuses(OwnJournal):
 CONFUSING = {
     "OneScopeForAll": lambda scope, key: ("", key),
     "FoldsKeys": lambda scope, key: (scope, key.casefold()),
-    "CutsKeysAt64": lambda scope, key: (scope, key[:64]),  # as in a short column of a database that truncates
+    # As a database with a short column that truncates keys.
+    "CutsKeysAt64": lambda scope, key: (scope, key[:64]),
     "FoldsKeysToASCII": lambda scope, key: (scope, normalize("NFKD", key).encode("ascii", "ignore").decode()),
     "ReadsKeysAsNumbers": lambda scope, key: (scope, str(float(key)) if key.isdecimal() else key),
     "JoinsScopeAndKey": lambda scope, key: ("", f"{scope}/{key}"),

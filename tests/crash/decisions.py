@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial."""
     chance, report = random.Random(options.seed), Report(f"decisions, seed {options.seed}")
     until = time.monotonic() + options.patience
-    longest = math.inf  # the first run is not killed, and measures the duration
+    longest = math.inf  # the first run is not killed, because its duration is measured
     while report.counts["kills"] < options.kills and not report.violations:
         if time.monotonic() > until:
             report.violations.append(f"cut short after {options.patience:g} s")

@@ -131,7 +131,7 @@ class _Trial:
         last = fork(begin)
         if not await_end(last, self._until - time.monotonic()):
             self._troubles.append("a run did not come to its end")
-        elif last.code not in (0, 1):  # 1: an order that went wrong stopped the run
+        elif last.code not in (0, 1):  # exit code 1: an order that went wrong stopped the run
             self._troubles.append(f"a run ended with {last.code}: {last_words()}")
 
 

@@ -103,7 +103,8 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
             # If a child inherited the channels of other children, their ends would go unnoticed.
             os.closerange(3, theirs.fileno())
             os.closerange(theirs.fileno() + 1, theirs.fileno() + 1000)
-            for name in ("transfer_async", "asyncpg"):  # they log every killed process at length
+            # Otherwise, they would log every killed process at length.
+            for name in ("transfer_async", "asyncpg"):
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
             run(theirs)
             code = 0
@@ -166,7 +167,7 @@ def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str])
 
 def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
     """Run a command of the command line in this process."""
-    from transfer_async._cli.app import app  # everything that a forked process finds imported
+    from transfer_async._cli.app import app  # the modules that a forked process already has
 
     plant_for_good(fault)
     log = os.open(Place.here().path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -203,5 +204,5 @@ class Channel:
         return json.loads(data) if data else None
 
     def tell(self, **message: Any) -> None:
-        """Send a message. It arrives even if this process dies immediately afterwards."""
+        """Send a message, which arrives even if this process dies immediately afterwards."""
         self._end.send(json.dumps(message).encode())

@@ -1,4 +1,4 @@
-"""The service: a sandbox with faults in its own process. It writes its orders and requests when it ends."""
+"""The service: a sandbox with faults in its own process, which at its end writes its orders and requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNREAD = "unread"
 def service(
     directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
 ) -> Iterator[dict[str, str]]:
-    """Run the service and yield its address. It writes its orders and requests at the end of the block."""
+    """Run the service and yield its address. At the end of the block, the service writes its orders."""
     serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
     with beside(serve, "the service", troubles) as serving:
         yield serving.hear() or {}

@@ -51,7 +51,7 @@ class Fate:
 
     @classmethod
     def drawn(cls, chance: random.Random, statements: int) -> Fate:
-        """Draw a fate at random."""
+        """Draw the moment at which an upgrade is killed."""
         at_random = chance.random() < 0.3
         return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
 

@@ -274,7 +274,7 @@ def _against_what_was_told(one: KeyEvidence) -> Faults:
 
 
 def of_the_marks(one: KeyEvidence) -> Faults:
-    """Check that every request follows a mark. Only for trials that record every request."""
+    """Check that every request follows a mark, in trials that record every request."""
     if one.received > len(one.sends):
         yield "unmarked", f"{one.received} requests, of which {len(one.sends)} are accounted for"
     for attempt, at in one.sends:

@@ -288,7 +288,7 @@ async def test_a_demand_between_reading_and_writing_blocks_a_single_decision(wor
 async def test_the_second_of_two_simultaneous_approvals_shows_who_was_first(
     world: World, desk: Desk, ada: Visitor, form: str, fields: dict[str, str]
 ):
-    """Both saw "Approved", but the history has only one of the names."""
+    """Both people saw "Approved", but the history has only one of the names."""
     await ada.does(form, **fields)
     people = [desk.visitor(name, [Role.APPROVE]) for name in ("ben", "cleo")]
     pages = [(await one.key()).page for one in people]

@@ -1,4 +1,4 @@
-"""Notes, and markers of who is looking at a key. Both are shown and change nothing else."""
+"""Notes, and markers of who is looking at a key, which are shown and change nothing else."""
 
 import pytest
 

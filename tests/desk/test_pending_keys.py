@@ -68,7 +68,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Many:
-    """The operators' side of a journal with ``number`` keys in doubt. It counts its calls."""
+    """The operators' side of a journal with ``number`` keys in doubt, which counts its calls."""
 
     def __init__(self, number: int) -> None:
         self.views = [view(n) for n in range(number)]
@@ -148,7 +148,7 @@ async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: in
     snapshot = await many.shown()
     while not snapshot.is_complete:  # the journal is read in the background
         snapshot = await many.shown()
-    shown_page(few), shown_page(few, page="2")  # warm-up for what is done only once
+    shown_page(few), shown_page(few, page="2")  # warm up what is done only once
 
     with Calls() as of_few:
         shown_page(few, page="2")

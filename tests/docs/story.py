@@ -227,7 +227,7 @@ class Story:
         match words[1]:
             case "sandbox":
                 return self._sandbox(words)
-            case "demo" | "worker" | "probe":  # each has its own tests
+            case "demo" | "worker" | "probe":  # each of these commands has its own tests
                 self._check_options(words)
                 return ""
         return self._command_line(words)

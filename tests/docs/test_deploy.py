@@ -48,7 +48,7 @@ def test_a_service_of_compose_has_a_valid_command(name: str, monkeypatch: pytest
 
     assert [
         value for value in environment.values() if value not in options.values()
-    ] == []  # each variable is used
+    ] == []  # each variable is used somewhere
     assert {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}[name] in options.values()
 
 

@@ -65,7 +65,7 @@ def test_the_reference_lists_every_name_of_the_public_modules() -> None:
             thing = getattr(sys.modules[module], name)
             homes = [home for home, names in own_names.items() if name in names]
             assert any(getattr(sys.modules[home], name) is thing for home in homes), (module, name)
-    assert "Order" in own_names["transfer_async.sandbox"]  # this is not the client class
+    assert "Order" in own_names["transfer_async.sandbox"]  # the sandbox has its own class named Order
 
 
 def test_the_reference_has_every_public_module() -> None:
@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_module() -> None:
 
     assert public - {"transfer_async.integrations.faststream.broker"} <= set(
         listed()
-    )  # only what faststream exports here
+    )  # `faststream` exports the names of this module
     assert set(listed()) == set(load("_reference").PUBLIC)
 
 
@@ -165,7 +165,7 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
         assert f">{state}</text>" in picture
 
 
-@pytest.mark.trial(ci=1, long=1)  # it runs the complete demo
+@pytest.mark.trial(ci=1, long=1)  # excluded because it runs the complete demo
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")

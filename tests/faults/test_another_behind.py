@@ -360,7 +360,7 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
     ):
         ours.setblocking(False)
         with suppress(BlockingIOError):
-            while True:  # nothing reads, so at some point no more data are accepted
+            while True:  # nothing reads the connection, so its buffers become full
                 ours.send(bytes(1 << 16))
 
         assert write_guard._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0

@@ -28,7 +28,7 @@ MEGABYTE = 1 << 20
 HUGE = 300 * MEGABYTE
 START = b'{"id": "tx-huge", "padding": "'
 
-needs_proc = pytest.mark.skipif(  # only Linux records the peak there
+needs_proc = pytest.mark.skipif(  # only Linux records peak memory there
     not Path("/proc/self/clear_refs").exists(), reason="the peak of a process's memory is read from /proc"
 )
 

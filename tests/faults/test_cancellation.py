@@ -70,7 +70,7 @@ async def test_a_cancelled_caller_returns_at_once_and_a_later_response_is_record
         calling = begin(client)
         await server.got_request.wait()
         calling.cancel()
-        await asyncio.wait([calling])  # before there is a response
+        await asyncio.wait([calling])  # the call ends before there is a response
         gate.open.set()
 
     assert calling.cancelled()

@@ -25,7 +25,7 @@ from transfer_async._http.write_guard import GuardedBody
 from .parties import Bank, Certificates
 from .servers import Connection, Server, foreign_reply, http, serving, serving_beside, until
 
-LARGE = b" " * 600_000  # more than the buffers of both sockets, as set below
+LARGE = b" " * 600_000  # larger than the buffers of both sockets, which are set below
 
 
 def small_buffers(address: Any) -> socket.socket:
@@ -128,7 +128,7 @@ async def post(transport: Transport, number: int, draw: random.Random) -> Posted
             task.cancel()
     try:
         evidence = await task
-    except asyncio.CancelledError:  # cancelled before its first step
+    except asyncio.CancelledError:  # the task was cancelled before its first step
         evidence = ExchangeResult(sent=False)
     return Posted(number, evidence, cancel)
 
@@ -201,7 +201,7 @@ async def test_requests_reported_as_never_sent_never_arrived(
     assert mismatches(posted, server) == []
     assert max(whole.values()) == 1
     assert set(whole) <= {one.number for one in sent}
-    assert len(sent) < len(posted)  # some requests were sent, and some were not
+    assert len(sent) < len(posted)  # the trial had both outcomes
     assert any(one.evidence.status is None for one in sent)
 
 

@@ -250,7 +250,7 @@ async def test_many_connections_that_went_bad_together_are_all_left(bank: Bank):
 
 
 async def test_a_server_that_sends_unrequested_bytes_first_is_never_believed(bank: Bank, sides: Any):
-    # A greeting may also arrive after the check. Then the order has been sent, so it is a doubt.
+    # If the greeting arrives after the check, the order has been sent, so its outcome is a doubt.
     async def greet(connection: Connection) -> None:
         connection.send(foreign_reply())
         await connection.request()
@@ -298,7 +298,7 @@ async def test_connections_that_all_go_bad_do_not_outlast_the_deadline(
         error = await bank.try_order(server.url, retry=RetryPolicy(attempts=1, deadline=0.1))
 
     assert error.outcome is Outcome.NOT_SENT
-    assert loop_time.passed < 0.4  # without the limit: 16 times 0.04 s
+    assert loop_time.passed < 0.4  # without the limit, it would be 16 times 0.04 s
 
 
 class TicketHolder:
@@ -331,7 +331,7 @@ class TicketHolder:
                 self.client.send(said)
 
     def let_go(self) -> None:
-        """Send the data that were held back. They are in the client's socket at once."""
+        """Send the data that were held back, which the client's socket receives at once."""
         assert self.client is not None
         self.client.send(self.held)
 
@@ -464,8 +464,7 @@ async def test_orders_on_a_busy_loop_are_never_duplicated_or_mixed_up(
 
     agree(tally, server.requests)
     assert tally.foreign == []
-    # A FIN in flight cannot be noticed, so some doubts are correct. Their number depends on the machine and
-    # reaches a half. The tests above show that everything that has arrived is noticed.
+    # A FIN in flight cannot be noticed, so some doubts are correct; how many depends on the machine.
     assert tally.created
 
 

@@ -104,7 +104,7 @@ OPENINGS: dict[str, tuple[str, ...]] = {
         *_worker(1, "undo earlier", "undo", "mark undone", "hold the funds", "mark", "last check"),
     ),
 }
-"""Paths into rare situations. Each is explored as deep as the initial state."""
+"""Paths into rare situations, each explored as deep as the initial state."""
 IN_OPENINGS = 3
 """The number of failures that an opening may contain, in addition to those that are explored after it."""
 

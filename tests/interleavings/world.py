@@ -53,8 +53,7 @@ from transfer_async.journal.transitions import (
 )
 
 # --- time ---------------------------------------------------------------------------------------
-# Time stands still at NOW. A tick moves all stored times into the past. So, states that differ only in the
-# time of day are equal.
+# A tick moves all stored times into the past, while the clock stands still at NOW.
 
 NOW = 1_000_000.0
 TICK = 60.0
@@ -75,7 +74,7 @@ ORDER_IDS = ("tx-0", "tx-1")
 ATTEMPTS = ("attempt-0", "attempt-1")
 TRIED = (Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN),)
 PUBLISHES = 1
-"""The worker that gets its call from a queue. It publishes outcomes, and replays a recorded refusal."""
+"""The worker with a queue, which publishes outcomes and replays a recorded refusal."""
 
 BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
 

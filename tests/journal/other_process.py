@@ -35,7 +35,7 @@ async def other_process(*arguments: str) -> AsyncIterator[OtherProcess]:
     try:
         yield OtherProcess(process)
     finally:
-        await process.communicate(b"")  # the end of its input ends the process
+        await process.communicate(b"")  # closing its input ends the process
 
 
 async def _visit(path: str) -> str:

@@ -14,7 +14,7 @@ from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.sqlite import _File
 
 FORK = multiprocessing.get_context("fork")
-""""fork", because the child then need not import anything again; nothing is open yet."""
+"""The start method "fork", because a child then need not import anything again."""
 
 
 def claim_all(number: int, together: Any, results: Any, path: str, *keys: str) -> None:

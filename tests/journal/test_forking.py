@@ -20,7 +20,8 @@ def test_a_journal_that_was_open_at_a_fork_fails_in_the_child_and_works_in_the_p
 ):
     """Without this, the child uses its parent's locks, or both use one connection.
 
-    The child cannot open the file again, because SQLite remembers the parent's locks. It can open a database.
+    Because SQLite remembers the parent's locks, the child cannot open the file again, but it can open a
+    database.
     """
     command = [sys.executable, "-m", "tests.journal.forking", str(tmp_path / "journal.db"), database]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)

@@ -20,7 +20,7 @@ from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
 
 
 class Store(DurableJournal):
-    """A store with its rows in a dictionary. The test decides how a commit ends."""
+    """A store with its rows in a dictionary, whose commits end as the test decides."""
 
     def __init__(self, *, concurrent_commits: int = 1) -> None:
         super().__init__(concurrent_commits=concurrent_commits)
@@ -114,7 +114,7 @@ def store() -> Store:
 
 
 async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
-    """Start this number of callers. The first one is committing when this returns."""
+    """Start this number of callers. Return when the first one is committing."""
     tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
     await turns(5)
     return tasks
@@ -132,7 +132,7 @@ async def test_transitions_that_arrive_during_a_commit_share_the_next_one(store:
 
 
 class Returning:
-    """Two callers. The first one's commit takes a minute, and then it makes another transition.
+    """Two callers: the first one's commit takes a minute, and then it makes another transition.
 
     Args:
         store: the store that both use.

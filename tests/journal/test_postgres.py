@@ -34,7 +34,7 @@ from transfer_async.journal.transitions import Move
 
 
 async def say(dsn: str, *statements: str) -> Any:
-    """Run statements as the owner of the database. Return the last one's value."""
+    """Run statements as the owner of the database. Return the value of the last statement."""
     connection = await asyncpg.connect(dsn)
     try:
         for sql in statements[:-1]:
@@ -67,7 +67,7 @@ async def test_a_schema_name_may_be_an_sql_keyword(database: str):
 # --- the server ---------------------------------------------------------------------------------
 
 
-# There is no program for this platform.
+# The package has no PostgreSQL program for this platform.
 @pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")
 async def test_a_server_with_fsync_off_is_refused():
     server = await asyncio.to_thread(PostgresServer, extra={"fsync": "off"})
@@ -366,7 +366,7 @@ class KilledWhileConnecting(PostgresJournal):
 
 
 async def test_a_session_that_the_server_ends_while_it_is_opened_is_opened_again(database: str):
-    """This happens while a server restarts. Without this, every order of a worker fails."""
+    """Without this, every order of a worker fails while a server restarts."""
     async with KilledWhileConnecting(database) as journal:
         entry = await made(journal, claim())
 

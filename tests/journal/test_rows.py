@@ -100,7 +100,7 @@ SEAL = KeySeal({"a": bytes(32)}, current="a")
 
 @given(entries)
 def test_every_entry_survives_a_round_trip(entry: Entry):
-    """This also holds with encryption, and for records written before encryption was turned on."""
+    """The round trip also works with encryption, and for records written before encryption was turned on."""
     places, seals = (("scope", "k"), None), ((None, None), (SEAL, SEAL), (None, SEAL))
     for place, (written, read) in product(places, seals):
         row = rows.row_of(entry, token="t", now=0.0, seal=written, place=place)

@@ -61,7 +61,8 @@ async def test_a_lease_that_ends_too_late_to_be_believed_hides_no_key(path: Path
 async def test_a_scope_that_was_not_stored_shares_no_number_with_another(path: Path):
     """Without this, two services share their keys, and one returns the other's orders."""
     async with SQLiteJournal(path) as journal:
-        assert await journal.move("a", "k", release(None)) is None  # This stores nothing, not even the scope.
+        # A denied transition stores nothing, not even the scope.
+        assert await journal.move("a", "k", release(None)) is None
         for number, scope in ((1, "b"), (2, "a")):
             claimed = await journal.move(scope, "k", claim(number))
             assert claimed is not None

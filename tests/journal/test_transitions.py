@@ -374,7 +374,7 @@ def situation_lines(name: str) -> Iterator[str]:
         due = due_at(entry)
         yield f"    {difference(None, entry, START)}"
         yield f"    (work is due: {clock(due, START)}; waits after: {', '.join(waits) or 'no time'}{ended})"
-    names: dict[str, list[str]] = {}  # grouped by the result for the entry
+    names: dict[str, list[str]] = {}  # situations, grouped by the resulting entry
     for move_name, move in MOVES.items():
         found: dict[str, list[str]] = {}
         for later in LATER:

@@ -24,7 +24,7 @@ HANGS, DIES = "it hangs", "it dies"
 """The results of a run without a failed test."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-_USAGE, _NONE = 4, 5  # exit codes of pytest: wrong usage, and no test collected
+_USAGE, _NONE = 4, 5  # pytest's exit codes for wrong usage and for no collected test
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no", "-rfE")
 # The default number of examples is too small to detect every fault reliably.
 _MANY_EXAMPLES = "--hypothesis-profile=ci"

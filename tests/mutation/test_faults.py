@@ -68,7 +68,7 @@ def test_the_named_tests_exist():
     paths = sorted({test.partition("::")[0] for test in tests})
 
     assert [path for path in paths if not (HERE / path).exists()] == []
-    # The second one contains the contract tests.
+    # The second directory contains the contract tests.
     directories = (HERE / "tests", HERE / "transfer_async/testing")
     sources = "".join(
         path.read_text(encoding="utf-8") for directory in directories for path in directory.rglob("*.py")

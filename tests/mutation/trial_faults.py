@@ -17,7 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
-    """Return the named tests if they all pass without a fault. This is checked once."""
+    """Return the named tests if they all pass without a fault, which is checked only once."""
     rows = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     faults = [row["fault"] for row in rows if isinstance(row.get("fault"), Fault)]
     asked = {fault.caught_by for fault in faults if "::" in fault.caught_by}

@@ -1,3 +1,1 @@
-"""A simulation of the promise: the pipeline and the state machine are real; time, failures and everything
-else come from a seed.
-"""
+"""Simulate the promise with the real pipeline and state machine; a seed decides time and failures."""

@@ -21,7 +21,7 @@ ACTING = Weighted(
 SCREENING = Weighted((1, "refuses"), (1, "breaks"))
 UNDOING = Weighted((3, "breaks"), (2, "acts and breaks"), (1, "hangs"))
 ASKING = Weighted((3, "does not know"), (1, "breaks"), (1, "hangs"), (2, "takes its time"))
-FOREVER = 500.0  # seconds; longer than every timeout
+FOREVER = 500.0  # in seconds: longer than every timeout
 
 
 class Step:
@@ -76,7 +76,7 @@ class Step:
 class Bank:
     """The bank's effects by hook and intent. Repeated calls place or release an effect only once.
 
-    It also records the intent that each hook last saw.
+    The bank also records the intent that each hook last saw.
     """
 
     def __init__(self, world: "World") -> None:
@@ -90,7 +90,7 @@ class Bank:
         world.note(f"the bank does {name} for {intent.id}")
         self.seen[place] = intent
         if intent.id in world.witness.over and place not in self.open:
-            # The worker slept while others ended its intent. It must undo this, unless it dies first.
+            # The worker slept while others ended its intent, so it must undo this, unless it dies first.
             world.saw("acted late")
             self.late[place] = (PROCESS.get(), world.loop.time())
         return self.open.setdefault(place, f"{name} of {intent.id}")

@@ -43,7 +43,7 @@ def nothing_is_done_for_whoever_waits_no_longer(
     world: "World", said: "Record | None", what: str
 ) -> str | None:
     """Each hook starts, and the first byte is sent, before the caller's deadline."""
-    if said is None or world.loop.time() < said.deadline + 1e-5:  # datetimes have whole microseconds
+    if said is None or world.loop.time() < said.deadline + 1e-5:  # a datetime has whole microseconds
         return None
     return f"{what} for {said.key}, {world.loop.time() - said.deadline:g} s after its caller's deadline"
 
@@ -208,7 +208,8 @@ def nothing_is_published_as_free_that_has_an_order(
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
     """If an error says that an order was created but not recorded, that order exists.
 
-    It may be another key's order with the same content, because only the journal could show the difference.
+    The order may belong to another key with the same content, because only the journal could show the
+    difference.
     """
     error = record.error
     if isinstance(error, JournalFailed) and error.outcome is Outcome.CREATED:

@@ -60,7 +60,7 @@ class Database:
 
 
 class WorkerJournal(Journal):
-    """The journal of one worker. It need not be closed, and is never pruned."""
+    """The journal of one worker, which need not be closed and is never pruned."""
 
     durable = True
 

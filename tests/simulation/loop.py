@@ -14,7 +14,7 @@ from attrs import define, field
 OUTSIDE = Context()
 """The context of the service, the database and the story, which the death of a worker does not affect."""
 
-STEPS = 200_000  # more than any story needs; an endless story is stopped here
+STEPS = 200_000  # more steps than any story needs, so that an endless story is stopped
 
 
 class Handle:

@@ -18,7 +18,7 @@ from transfer_async.journal.model import SETTLE_AFTER
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-ABANDONED_AFTER = 4500.0  # longer than two freezes of a process
+ABANDONED_AFTER = 4500.0  # seconds; longer than two freezes of a process
 WISH, OTHER_WISH = new_order(), new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
 FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
 
@@ -107,7 +107,7 @@ class Request:
 
 
 class Service:
-    """The service. It does not know keys, so each request that arrives creates another order."""
+    """The service. Because it does not know keys, each request that arrives creates another order."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -201,7 +201,7 @@ class Wire:
         if (paused := world.loop.time() - looked) >= SETTLE_AFTER - 1.0:
             world.witness.continued(intent, paused)
             if world.pauses.once_in(0.3):
-                raise ConnectionResetError  # most idle connections survive such a pause
+                raise ConnectionResetError  # most connections that are not used survive such a pause
             world.saw("sent after a pause")
         latest = world.loop.time() + SETTLE_AFTER - 1.0
         world.witness.sending(intent)
@@ -212,7 +212,7 @@ class Wire:
 class SimulatedTransport:
     """A stand-in for `transfer_async._http.transport.Transport`."""
 
-    is_open = False  # otherwise, a client that died with its process would warn
+    is_open = False  # avoids a warning of a client that died with its process
 
     def __init__(self, world: "World") -> None:
         self.world = world

@@ -16,7 +16,7 @@ from tests.simulation.world import Worker, World
 from transfer_async._pipeline import call
 from transfer_async.journal.model import LONGEST_LEASE
 
-LONG = LONGEST_LEASE + 1500.0  # longer than every lease, claim and doubt, even with a wrong clock
+LONG = LONGEST_LEASE + 1500.0  # seconds; longer than every lease, claim and doubt, even with a wrong clock
 
 
 @frozen

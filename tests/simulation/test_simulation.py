@@ -64,5 +64,5 @@ def test_a_planted_fault_is_noticed(fault: str, record_property: Any):
     verdict = trials.caught(fault, seeds)
 
     assert verdict is not None
-    assert not trials.traced(verdict.seed).broken  # without the fault, the same seed is fine
+    assert not trials.traced(verdict.seed).broken  # the story is broken only with the fault
     record_property("caught", f"{trials.replay(verdict)} --planted {fault}: {verdict.broken[0]}")

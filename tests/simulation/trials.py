@@ -11,7 +11,7 @@ from attrs import define, field
 from tests.mutation.in_process import BY_NAME, planted
 from tests.simulation.story import TransitionResult, staged, tell
 
-SHARE = 500  # the number of seeds for a process at a time
+SHARE = 500  # the number of seeds that a process gets at a time
 BOUND = 3000
 """The number of seeds within which each planted fault must be detected."""
 
@@ -39,7 +39,7 @@ def stories(seeds: Iterable[int]) -> Iterator[TransitionResult]:
     was_enabled = gc.isenabled()
     gc.disable()
     gc.collect()
-    gc.freeze()  # never unfrozen, because that would also unfreeze objects frozen earlier
+    gc.freeze()  # not unfrozen later, because that would also unfreeze objects frozen earlier
     try:
         for count, seed in enumerate(seeds, 1):
             with staged():

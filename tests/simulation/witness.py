@@ -1,4 +1,4 @@
-"""An observer of the complete story. It sees every record, order and result, and checks the invariants."""
+"""An observer of the complete story, which sees every record, order and result, and checks the invariants."""
 
 from collections import Counter
 from contextvars import ContextVar
@@ -173,7 +173,7 @@ class Witness:
             self.check(invariant(self.world, record))
 
     def reads_key(self) -> None:
-        """Note that a call reads its key. It cannot know about later orders."""
+        """Note that a call reads its key. From then on, the call cannot know about later orders."""
         if (record := RECORD.get()) is not None:
             record.read_at, record.orders_seen = self.world.loop.time(), len(self.world.service.orders)
 

@@ -147,7 +147,7 @@ class Worker:
 
     @property
     def client(self) -> Any:
-        """Return the process's client. It is created on first use, because many processes need none."""
+        """Return the process's client, created on first use because many processes need none."""
         if self.process.client is None:
             self.process.client = self._made()
         return self.process.client
@@ -202,7 +202,7 @@ class Worker:
         world.saw("freeze")
 
     def _pause(self, process: Process) -> None:
-        """Pause once in a story between the last check and the write. Other workers recover meanwhile."""
+        """Pause once in a story between the last check and the write, while others recover."""
         world, seconds = self.world, self.world.pause
         if not seconds:
             return

@@ -52,7 +52,7 @@ class LoopTime:
 
 
 class _Timer:
-    """The part of `asyncio.TimerHandle` that the loop needs. It calls its function once."""
+    """The part of `asyncio.TimerHandle` that the loop needs, which calls its function once."""
 
     def __init__(self, when: float, act: Callable[[], object]) -> None:
         self._when = when

@@ -25,6 +25,6 @@ def choose(config: pytest.Config) -> None:
 
 class _OnUvloop:
     def pytest_asyncio_loop_factories(self) -> dict[str, Any]:
-        import uvloop  # uvloop does not support every system
+        import uvloop  # imported here, because uvloop does not support every system
 
         return {"uvloop": uvloop.new_event_loop}

@@ -14,7 +14,7 @@ from transfer_async._cli.output import TextLines
 
 COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
-"""One in this number of orders has a beneficiary that is not registered, so the service refuses it."""
+"""Of this number of orders, one has an unregistered beneficiary, so the service refuses it."""
 
 
 def row(number: int, **changes: str) -> dict[str, str]:

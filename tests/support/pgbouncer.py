@@ -26,7 +26,7 @@ server_round_robin = 1
 
 
 class PgBouncer(ServerProcess):
-    """PgBouncer in front of a PostgreSQL server. Each transaction gets a server connection.
+    """PgBouncer in front of a PostgreSQL server, with a server connection for each transaction.
 
     Args:
         server: the running PostgreSQL server.

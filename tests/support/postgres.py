@@ -39,7 +39,7 @@ _PROTOCOL = 3 << 16
 
 
 def is_installed() -> bool:
-    """Return whether PostgreSQL is installed and can start. It cannot start for a user without a name."""
+    """Return whether PostgreSQL is installed and can start, for which the user needs a name."""
     with contextlib.suppress(KeyError):
         return bool(pwd.getpwuid(os.getuid())) and importlib.util.find_spec(PACKAGE) is not None
     return False
@@ -55,7 +55,7 @@ class PostgresServer(ServerProcess):
     """
 
     NAME = "PostgreSQL"
-    IN_ORDER = signal.SIGINT  # "fast" shutdown: sessions are ended
+    IN_ORDER = signal.SIGINT  # a "fast" shutdown, which ends all sessions
     AT_ONCE = (
         signal.SIGQUIT
     )  # like ``pg_ctl -m immediate``: also ends the server's child processes and frees its shared memory

@@ -276,7 +276,7 @@ def new_order(**changes: Any) -> NewOrder:
 
 
 def new_order_json(**changes: Any) -> dict[str, Any]:
-    """Return the order as JSON of a request (specification 4.1). Its numbers, except the fee, are strings."""
+    """Return the order as JSON of a request (specification 4.1), with all numbers but the fee as strings."""
     order = {name: str(value) for name, value in order_fields().items()}
     external = external_order_fields(current_account_balance="50000.00")
     return {**order, "external_order": external, **changes}

@@ -204,7 +204,7 @@ class ServerProcess(ABC):
 
 
 def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
-    """Create a directory that ``user`` owns. It is removed when the process ends."""
+    """Create a directory that ``user`` owns and that is removed when the process ends."""
     made = Path(tempfile.mkdtemp(prefix=prefix, dir=within or _disk_place(user)))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     if user is not None:

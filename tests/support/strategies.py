@@ -12,7 +12,7 @@ from tests.support import samples
 EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
-"""All characters that UTF-8 can encode. This is Hypothesis's default, but computing it takes two seconds."""
+"""All characters that UTF-8 can encode: Hypothesis's default, which takes two seconds to compute."""
 
 TEXTS = st.text(CHARACTERS, max_size=12)
 NUMBERS = st.decimals(allow_nan=False, allow_infinity=False) | st.integers(-(10**30), 10**30)

@@ -23,7 +23,7 @@ async def test_no_socket_is_left_open_for_any_turn_of_its_acceptance(after: int)
         client.connect_ex(server.sockets[0].getsockname())
         await turns(after)
         await stop_listening(server)
-    if after >= 2:  # by now the connection is accepted
+    if after >= 2:  # by now, the connection has been accepted
         await ended.wait()
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")

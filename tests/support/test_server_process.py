@@ -25,7 +25,7 @@ print(server.port, server.directory, flush=True)
 input()
 """
 
-pytestmark = pytest.mark.trial(ci=1, long=1)  # it tests only the test servers
+pytestmark = pytest.mark.trial(ci=1, long=1)  # this module tests only the test servers
 
 
 @pytest.fixture(params=[PostgresServer, NatsServer, RedisServer], ids=lambda kind: kind.NAME)

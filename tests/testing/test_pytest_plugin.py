@@ -69,7 +69,7 @@ def test_some(transfer_fault, transfer_sandbox):
     (rule,) = transfer_sandbox.faults.rules
     assert rule.fault is transfer_fault
 """
-BY_NAME = ["-p", "no:transfer_async"]  # without the entry point, if the package is installed
+BY_NAME = ["-p", "no:transfer_async"]  # ignore the entry point, if the package is installed
 OF_LOOPS = {"anyio", "asyncio"}
 OURS = {"transfer_async", "xdist", "xdist.looponfail"}
 INSTALLED = {plugin.name for plugin in entry_points(group="pytest11")}

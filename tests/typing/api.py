@@ -1,4 +1,4 @@
-"""Uses of the public names, as in a bank's code. They never run; `mypy --strict` only checks them."""
+"""Uses of the public names as in a bank's code. `mypy --strict` checks them, but they never run."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta

@@ -11,7 +11,7 @@ from transfer_async.worker.handler import Handled, disposition
 
 @define
 class Log:
-    """The steps in order. A step raises the error that ``before`` or ``after`` has for it."""
+    """Records steps in order. A step raises the error that ``before`` or ``after`` has for it."""
 
     steps: list = field(factory=list)
     before: dict = field(factory=dict)
@@ -83,7 +83,7 @@ AN_OUTCOME = OrderOutcome(
 
 
 class Beats:
-    """A sleep function for heartbeats. The test ends every wait."""
+    """A sleep function for heartbeats, whose waits end when the test says so."""
 
     def __init__(self):
         self.asked = []

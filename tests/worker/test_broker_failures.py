@@ -72,7 +72,7 @@ async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_cancellations(
     try:
         await run.stop()
     finally:
-        deaf.ended.set()  # otherwise the loop would wait for it at the end
+        deaf.ended.set()  # without this, the loop would wait for it at the end
 
     assert run.task.result() is None
     assert "worker: has stopped" in await run.health.not_ready()

@@ -101,7 +101,7 @@ async def test_a_message_is_acknowledged_or_redelivered_by_its_result(case, arra
     assert (what.action, what.reason, first.deliveries) == (action, reason, 1)
     if action is not Action.ACK:
         if not what.ready:
-            run.health.checks.clear()  # if slow, the checks could last until the next attempt
+            run.health.checks.clear()  # on a slow machine, the checks would last until the next attempt
             assert any(reason in why for why in await run.health.not_ready())
         second = await case.handled()
         assert second.deliveries > 1

@@ -118,7 +118,7 @@ async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time
 async def test_not_sent_is_never_published_after_another_worker_published_created(
     world: World, monkeypatch: pytest.MonkeyPatch, no: str
 ):
-    """The message was delivered twice. One worker failed, and the other created the order."""
+    """The message was delivered twice: one worker failed, and the other worker created the order."""
     published: list[tuple[Outcome, bool]] = []
     check, moment = world.bank.step("check"), None
     world.bank.place_error = HoldFailed("too little on the account")
@@ -453,7 +453,7 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
 async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """An older version may have accepted this response. The order exists, and its id is known."""
+    """An older version may have accepted this response, so the order exists although it cannot be read."""
     await in_doubt(world)
 
     async with world.client(resolve=finding(world)) as client:

@@ -121,7 +121,7 @@ async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(
     [
         (ended(), ended(), True),
         (ended(), ended(ended_at=2.0), False),  # the id was amended and amended back
-        (ended(ended_at=None), ended(ended_at=None), False),  # either case is possible
+        (ended(ended_at=None), ended(ended_at=None), False),  # the id may or may not have been amended
         # Between two deliveries of the command, the id was amended and amended back.
         (given_back(), given_back(), False),
         # An id that the service confirmed is never amended.

@@ -232,5 +232,5 @@ async def test_handling_time_runs_from_a_messages_arrival_to_the_next_request(de
     await slot.stop()
 
     assert desk.pull.slots == 9
-    assert len(noted) == 1  # an empty response is not measured
+    assert len(noted) == 1  # only the message counts, not the empty responses
     assert noted[0] >= 0

@@ -87,7 +87,7 @@ async def _carry(reader, writer):
 async def door(nats):
     async with Door(nats) as door:
         yield door
-    gc.collect()  # otherwise the driver's unclosed sockets would be reported in another test
+    gc.collect()  # without this, the driver's unclosed sockets would be reported in another test
 
 
 @pytest.fixture

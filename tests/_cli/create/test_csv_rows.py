@@ -63,7 +63,7 @@ def test_quotes_commas_and_ends_of_lines_are_read_as_they_are_written():
     text = csv_text([row(1, held='"A", said\nthe bank'), row(2)])
     found = read_csv(text)
 
-    assert found[1].line == 4  # a cell in the previous row has two lines
+    assert found[1].line == 4  # one cell of the previous row contains a line break
     assert found[1].key == "payment-0000002"
     assert found[0].faults == (("held", "contains a line break: check that every quote is closed"),)
     assert read_csv(csv_text([row(1, held='"A", said the bank')]))[0].command.held == '"A", said the bank'

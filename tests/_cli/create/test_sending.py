@@ -136,7 +136,7 @@ async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, mon
 
 async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
     keys = [row(number)["key"] for number in (3, 5)]
-    for key in keys:  # a killed run had not sent the first of the two keys, and had sent the second
+    for key in keys:  # the killed run had sent the order of the second key only
         await killed_at(desk, key, transitions.MarkSending if key == keys[0] else transitions.Create)
     await desk.run(*range(1, 9))
 
@@ -270,7 +270,7 @@ def test_failures_caused_by_orders_never_end_the_run_and_reset_the_count():
 
 async def test_doubts_of_an_earlier_run_do_not_end_the_run(desk):
     desk.world.sandbox.faults.add(Status(503), times=AT_LEAST + 10)
-    for _ in range(2):  # each run gives up after some doubts, so two runs get past all of them
+    for _ in range(2):  # each run stops after several doubts, so two runs are needed
         desk.tally = Tally()
         await desk.run(*range(1, 51), concurrency=1)
 

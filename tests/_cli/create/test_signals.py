@@ -103,7 +103,7 @@ async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doub
     assert second[0] == 5
     assert "58 created, 2 unknown" in second[1]
     assert "in doubt: 2." in second[1]
-    assert len(bench.sandbox.orders) == LINES  # both doubtful orders exist and were not sent again
+    assert len(bench.sandbox.orders) == LINES  # the two orders in doubt exist and were not sent again
 
 
 @ONLY_IN_TRIALS
@@ -111,7 +111,7 @@ async def test_two_concurrent_runs_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
 
-    # 4 if a key that the other run holds stayed busy after all retries.
+    # Exit code 4 means that a key which the other run held stayed busy.
     assert {first[0], second[0]} <= {0, 4}
     assert len(bench.sandbox.orders) == LINES
 

@@ -28,7 +28,7 @@ from transfer_async.sandbox import Sandbox
 
 
 class Served:
-    """A running `desk` command with a browser. It is stopped as by Ctrl-C."""
+    """A running `desk` command with a browser; the command is stopped as by Ctrl-C."""
 
     def __init__(self, http: aiohttp.ClientSession, lines: asyncio.Queue[str], world: World) -> None:
         self.http, self.lines, self.world = http, lines, world

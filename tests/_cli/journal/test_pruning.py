@@ -35,7 +35,7 @@ async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World
 @pytest.mark.usefixtures("somebody")
 @each(("answer", "code"), [("n\n", 1), ("y\n", 0)])
 async def test_prune_asks_first(world: World, answer: str, code: int):
-    await world.create(key="created")  # the second row's call returns the recorded order
+    await world.create(key="created")  # for the second row of the table, this returns the existing order
     result = await asked(*JUNE, answers=answer, code=code)
 
     assert "recorded before 2024-06-01T00:00:00.000Z" in result.stderr

@@ -19,7 +19,7 @@ from transfer_async._support.clock import Clock
 from transfer_async.sandbox import Sandbox, ServiceProfile, load_profile
 
 FOREVER = 300.0
-"""A sleep of this many seconds or more never ends. Only background work of the sandbox sleeps that long."""
+"""A sleep of this many seconds or more never ends; only the sandbox's background work sleeps that long."""
 
 
 @define

@@ -181,7 +181,7 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
     assert stopped[0].startswith("not-json (its body is not JSON) was sent, but no response arrived")
     assert stopped[1].startswith("empty-object (it has no fields) was sent, but no response arrived")
     assert stopped[2] is None
-    assert run.profile.answers["not-json"].status is None  # It got no response in two attempts.
+    assert run.profile.answers["not-json"].status is None  # Two attempts at "not-json" got no response.
     assert run.profile.answers["empty-object"].status == 422
 
 
@@ -263,7 +263,7 @@ async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tm
     )
     assert sum(amounts) > 3_000_000
     assert "NGN, more than --most-amount. No further order is sent" in first.stopped
-    assert amounts[-1] > 1_500_000  # This was the last order.
+    assert amounts[-1] > 1_500_000  # The order above the cap was the last one sent.
     assert second.stopped == first.stopped
     assert "the response to this order is no longer in the profile" in third.stopped
     assert number_sent(service) == before

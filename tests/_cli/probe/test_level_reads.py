@@ -164,7 +164,7 @@ async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
 
     assert profile.answers["who-am-i"].status == 200
     assert profile.answers["turned-away"].headers["retry-after"] == "7"
-    assert watch.seconds == 15.0  # includes one idle second
+    assert watch.seconds == 15.0  # this includes one idle second
 
 
 @each(

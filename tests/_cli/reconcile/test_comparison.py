@@ -136,7 +136,7 @@ class History:
         kind = self.random.choices(["created", "doubt", "sending"], [80, 18, 2])[0]
         exists = kind == "created" or self.random.random() < 0.6
         order_id = f"tx-{len(self.owners)}"
-        posted_at = at + self.random.uniform(-SLACK, 30.0 + SLACK)  # according to the service's clock
+        posted_at = at + self.random.uniform(-SLACK, 30.0 + SLACK)  # according to the clock of the service
         if exists:
             self.owners[order_id] = key
         if exists and self.random.random() > 0.02:  # The remaining orders appear late or never.

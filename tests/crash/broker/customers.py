@@ -105,7 +105,7 @@ class _Customers:
         """Yield every message of a stream exactly once, from the start, even if the broker is restarted."""
         last = 0
         while True:
-            with contextlib.suppress(Exception):  # the broker is down, or was
+            with contextlib.suppress(Exception):  # the broker is down, or has just restarted
                 manager = await self._line._manager()
                 config = ConsumerConfig(
                     deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=last + 1

@@ -110,7 +110,7 @@ class Harness:
                 self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
                 return
             self._await_outcomes(customers)
-            # Each pause is followed by something that can happen at any time.
+            # A pause or a wake-up can follow at any time.
             time.sleep(self._chance.uniform(0, 0.1))
             self._wake()
             self._meet_fate()

@@ -105,15 +105,15 @@ class Fates:
         return self.met.total() >= self.wanted
 
     def plan(self, kind: str) -> Point | None:
-        """Plan a fate for a command of this kind. Return its point, or None if there is no fate."""
+        """Plan a kill or pause for a command of this kind. Return its point, or None."""
         return self._plan(tuple(point for point in KINDS[kind] if point in self.points))
 
     def plan_recovery(self) -> Point | None:
-        """Plan a fate for a run of `recover`, unless one is already planned."""
+        """Plan a kill or pause for a run of `recover`, unless one is already planned."""
         return self._plan((Point.RECOVERING,)) if not self.planned[Point.RECOVERING] else None
 
     def _plan(self, points: tuple[Point, ...]) -> Point | None:
-        # A fate in a recovery may take long to happen and must not delay the others.
+        # A kill or pause in a recovery may take long to happen and must not delay the others.
         elsewhere = self.planned.total() - self.planned[Point.RECOVERING]
         limit = self.at_once + (points == (Point.RECOVERING,))
         if not points or elsewhere >= limit or self.met.total() + elsewhere >= self.wanted:
@@ -126,11 +126,11 @@ class Fates:
         return least
 
     def forget(self, point: Point) -> None:
-        """Cancel a planned fate, because its command did not reach the point."""
+        """Cancel a planned kill or pause, because its command did not reach the point."""
         self.planned[point] -= 1
 
     def come(self, point: Point) -> None:
-        """Count a planned fate that has happened."""
+        """Count a planned kill or pause that has happened."""
         self.planned[point] -= 1
         self.met[point] += 1
 
@@ -166,14 +166,14 @@ class Worker:
         return [key for key, _, _ in self.out.values()]
 
     def doom(self, fates: Fates, at: float) -> None:
-        """Plan a fate at the given time, unless one is already planned."""
+        """Plan a kill or pause at the given time, unless one is already planned."""
         if self.doomed is None:
             self.doomed = (at, fates)
         else:
             fates.forget(Point.ANYWHERE)
 
     def forget_fates(self) -> None:
-        """Cancel all fates that are planned for the worker, because it is dead."""
+        """Cancel all planned kills and pauses of the worker, because it is dead."""
         if self.doomed is not None:
             self.doomed[1].forget(Point.ANYWHERE)
         if self.recovery is not None:
@@ -340,7 +340,7 @@ class Harness:
 
     def _met(self, one: Worker, point: Point, message: dict[str, Any]) -> None:
         fates = self.kills if message["signal"] == signal.SIGKILL else self.pauses
-        if one.is_killed:  # a kill at a random time happened at the same moment and was counted
+        if one.is_killed:  # the worker was also killed at a random time, which has been counted
             fates.forget(point)
         else:
             fates.come(point)

@@ -187,7 +187,7 @@ async def _die_once_sent(body: GuardedBody, fate: Fate) -> None:
 
 
 JOURNALS = (2, 4)
-"""The minimum and maximum number of journal objects of a worker. Each has its own client."""
+"""The minimum and maximum number of journal objects of a worker, each with its own client."""
 
 RECOVER_EVERY = 0.5
 ANEW_EVERY = 1.0

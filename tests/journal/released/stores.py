@@ -167,7 +167,7 @@ class _OldFile(_File):
 
     @property
     def version(self) -> int:
-        return super().version + VERSION - 1  # so that it is 1 for this version, and 2 for a newer one
+        return super().version + VERSION - 1  # so that the version is 1 here, and 2 is a newer one
 
 
 class _OldSQLiteJournal(SQLiteJournal):

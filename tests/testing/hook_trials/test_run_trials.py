@@ -61,7 +61,7 @@ WRONG_OFTEN = (
     wrong_banks.InventsAReferenceWhenRefused,
     wrong_banks.GivesUpWithARefusal,
 )
-"""The wrong banks that run by default. The others differ only in style, and run in the trials."""
+"""The wrong banks that run by default. The other banks differ only in style, and run in the trials."""
 
 
 @pytest.mark.usefixtures("blocking_bank")
