@@ -224,6 +224,26 @@ async def test_all_files_of_a_restored_journal_are_made_private(tmp_path: Path):
     assert modes == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
 
 
+async def test_a_journal_that_was_moved_away_while_in_use_is_not_created_again(path: Path):
+    """In a new file every key would be free, and every payment could be repeated."""
+    away = path.with_name("away.db")
+    async with SQLiteJournal(path) as journal:
+        entry = await made(journal, claim())
+        await asyncio.to_thread(os.rename, path, away)
+
+        assert "journal.db is missing, but journal.db-wal exists" in await refusal(path)
+        await asyncio.to_thread(os.rename, away, path)
+
+        assert await journal.read(SCOPE, "k") == entry
+
+
+async def test_an_index_without_its_journal_is_not_taken_for_a_new_journal(path: Path):
+    await asyncio.to_thread(path.with_name("journal.db-shm").touch)
+
+    assert "journal.db is missing, but journal.db-shm exists" in await refusal(path)
+    assert not await asyncio.to_thread(path.exists)
+
+
 async def test_nothing_is_written_into_a_file_that_was_moved_away(tmp_path: Path):
     journal = SQLiteJournal(tmp_path / "journal.db")
     await journal.move("s", "before", claim())

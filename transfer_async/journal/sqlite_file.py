@@ -58,10 +58,27 @@ def prepared_path(path: Path, *, make: bool) -> Path:
     except FileNotFoundError:
         if not make:
             raise
+        _refuse_leftovers(path)
         _create(path)
     real = Path(os.path.realpath(path))
     _refuse_unfit(real)
     return real
+
+
+def _refuse_leftovers(path: Path) -> None:
+    """Do not replace a journal that was moved away while a process was using it.
+
+    The log and the index exist only while the journal is in use, or after a crash. In a new file, every key
+    would be free.
+    """
+    real = os.path.realpath(path)
+    for name in (f"{real}{LOG}", f"{real}{INDEX}"):
+        # Another process creates the file before its log, so the file may exist by now.
+        if identity(name) is not None and identity(real) is None:
+            raise JournalFailed(
+                f"{path.name} is missing, but {Path(name).name} exists, so the journal was moved or removed "
+                "while it was in use: stop every process that uses the journal, and put the file back"
+            )
 
 
 def _create(path: Path) -> None:
