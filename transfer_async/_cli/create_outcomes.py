@@ -42,7 +42,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.worker.handler import disposition
+from transfer_async.worker.handler import Action, disposition
 
 if TYPE_CHECKING:
     from rich import progress
@@ -433,6 +433,9 @@ class Tally:
     made: int = 0  # the number of orders that this run created; other orders existed before
     _reasons: defaultdict[int, Counter[str]] = field(factory=lambda: defaultdict(Counter), init=False)
     _fields: Counter[str] = field(factory=Counter, init=False)
+    _lasting: Counter[str] = field(
+        factory=Counter, init=False
+    )  # the reasons that another run will meet again
 
     def add(self, result: Order | Exception) -> None:
         """Count the outcome of one order."""
@@ -441,6 +444,8 @@ class Tally:
         self._reasons[code_of(result)][type(result).__name__] += 1
         if isinstance(result, Refused):
             self._fields.update(result.fields)
+        elif code_of(result) == process.NOT_SENT and disposition(result).action is not Action.RETRY:
+            self._lasting[type(result).__name__] += 1
 
     @property
     def exit_code(self) -> int:
@@ -464,7 +469,13 @@ class Tally:
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay by other means, "
                 "and run: transfer-async journal list"
             )
-        if reasons := self._reasons[process.NOT_SENT]:
+        if self._lasting:
+            yield (
+                f"not sent, and would not be sent again: {_counted(self._lasting)}. Read the reasons in the "
+                "outcomes before you change these lines. With another key, an order that exists already is "
+                "made twice"
+            )
+        if reasons := self._reasons[process.NOT_SENT] - self._lasting:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)

@@ -105,8 +105,17 @@ def test_a_final_refusal_does_not_advise_to_run_the_command_again():
 
 
 def test_the_most_frequent_reasons_are_named_and_the_others_counted():
-    errors = [Expired, KeyConflict, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
+    errors = [JournalFailed, Unauthorized, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
     (again,) = tally_of(*(error() for error in errors[1:] + errors * 2)).advice()
 
-    named = "TokenUnavailable 6, KeyConflict 3, KeyBusy 3, others 5"
+    named = "TokenUnavailable 6, Unauthorized 3, KeyBusy 3, others 5"
     assert again == f"may succeed later: 17 ({named}). Run the same command again"
+
+
+def test_a_lasting_reason_does_not_advise_to_run_the_command_again():
+    """A changed line whose key has an order conflicts in every run, and another key would pay it twice."""
+    lasting, again = tally_of(KeyConflict(), Expired(), KeyConflict(), KeyBusy()).advice()
+
+    assert lasting.startswith("not sent, and would not be sent again: 3 (KeyConflict 2, Expired 1). Read the")
+    assert "With another key, an order that exists already is made twice" in lasting
+    assert again == "may succeed later: 1 (KeyBusy 1). Run the same command again"
