@@ -232,6 +232,7 @@ def public_signatures():
         for home, name, one in homes.values():
             if home == module:
                 lines += signature_lines(one, name, public)
+    definitions.cache_clear()  # or every later garbage collection would traverse the syntax trees
     return "\n".join(lines) + "\n"
 
 
