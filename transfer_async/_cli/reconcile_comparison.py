@@ -375,10 +375,11 @@ async def add_journal(
     """Add every key for which an order may have been sent, and then every known order.
 
     Returns:
-        Whether an order that is also in the journal confirms the times in the export.
+        True if the journal confirms the time of at least one order in the export.
 
     Raises:
-        ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
+        ValueError: the time of an order in the export differs by more than ``slack`` from its time in the
+            journal, or the journal does not implement ``orders`` or ``refuted``.
         JournalFailed: the journal could not be read.
     """
     utc = await operators.times()
@@ -427,7 +428,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return by how many seconds ``posted_at`` precedes the sending of the order, or follows its recording.
+    """Return how many seconds ``posted_at`` lies before the order was sent or after it was recorded.
 
     Return None if the order's id did not come from the service.
     """

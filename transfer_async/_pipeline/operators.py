@@ -155,7 +155,7 @@ class Operators:
         """If this scope has no keys, return the scopes that have keys.
 
         A non-empty result suggests that the name of this scope is wrong. The result is empty if this scope
-        has keys, if no scope has keys, or if the journal cannot list scopes.
+        has keys, if no scope has keys, or if the journal does not implement ``scopes``.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -311,8 +311,8 @@ class Operators:
             pending at that time (or None).
 
         Raises:
-            ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
-                histories of all keys.
+            ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal does not implement
+                ``audit``.
             JournalFailed: the journal could not be read.
         """
         begin, end = _seconds("since", since), _seconds("until", until)

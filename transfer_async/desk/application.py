@@ -481,7 +481,7 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was entered, and show the keys again whose proposals were refused."""
+        """Propose each order id that was entered, and show again the keys whose proposals were refused."""
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")

@@ -137,8 +137,8 @@ class Views:
 
         URLs are stored in logs, so they never contain the search text: a hold reference may be an account
         number, and an amount with a day identifies a payment. The URL of the result contains the keys that
-        were found. The browser can therefore go back to the result, and a colleague can open it in any
-        process.
+        were found. The browser can therefore go back to the result, and a colleague can open it, whichever
+        process responds.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:

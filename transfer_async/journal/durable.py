@@ -542,7 +542,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to write. It replaces the entry with the token ``known``, or is new if ``known`` is None.
+    """An entry to write, either as a new entry or in place of the stored one with the token ``known``.
 
     The intent and the reply are large, and are written only if they have changed.
     """
@@ -630,7 +630,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """For each scope whose dual-control rule this transaction reads, whether it may change the rule.
+        """The scopes whose dual-control rules this transaction reads, and whether it may change each rule.
 
         A back end with concurrent transactions needs a lock that prevents changes to the rule while other
         transactions depend on it. A row lock is not enough, because no row exists before the rule is first

@@ -2,7 +2,7 @@
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and no other code in this process may open the file. This module
-only examines an existing file with ``stat``. A new file is created under another name and linked into place.
+examines an existing file only with ``stat``. A new file is created under another name and linked into place.
 If a process loads two copies of the SQLite library, each copy ignores the other's descriptors, and this
 module cannot prevent the loss of locks.
 """

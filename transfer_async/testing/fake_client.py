@@ -65,8 +65,8 @@ class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
     A `FakeClient` is the real client with a different transport: keys, holds, doubts, the journal, errors and
-    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults
-    and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
+    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, whose faults
+    and accounts a test can change. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
         base_url: the service's name in the journal; the client never connects to this URL.

@@ -342,7 +342,7 @@ class Delays:
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: a condition on the result, and the action and reason if the condition is met."""
+    """One row of the table of dispositions: a condition on the result, and the action to take."""
 
     fits: Callable[[Any], bool]
     action: Action
