@@ -345,8 +345,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield a `Sender` for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order's data is deleted once the undos of the refuted attempt are done. From then on, the content
-        is unknown, and any order posted at the time of the attempt fits.
+        The order's data is deleted once the undos of the refuted attempt are done. After the deletion, the
+        content is unknown, and any order posted at the time of the attempt fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}

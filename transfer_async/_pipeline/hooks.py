@@ -26,8 +26,8 @@ class PreflightHook(Protocol):
     """A step that runs before an order is sent and can be undone.
 
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, even if there is nothing to undo. If ``before`` raises
-    `PreflightFailed`, it must not have done anything. After any other error, a timeout, a cancellation or a
+    ``undo`` may be called more than once, even if there is nothing to undo. A hook whose ``before`` raises
+    `PreflightFailed` must not have changed anything. After any other error, a timeout, a cancellation or a
     crash, the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not
     exist.
     """
@@ -129,7 +129,7 @@ Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]
 
 
 def is_hold(hook: PreflightHook) -> bool:
-    """Return whether ``hook`` is the one that places a hold on the customer's funds."""
+    """Return whether ``hook`` places a hold on the customer's funds."""
     return bool(getattr(hook, "places_hold", False))
 
 

@@ -300,7 +300,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         """Return the earliest time at which a refutation is accepted.
 
         Args:
-            settle_after: the maximum number of seconds after which a sent request may still take effect.
+            settle_after: for how many seconds a sent request may still take effect.
             abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. If None,
                 ``settle_after`` always applies.
         """

@@ -75,8 +75,8 @@ class Journal(Protocol):
     Seven more methods are optional:
 
     * ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
-      no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
-      the service.
+      no warning is logged for a wrong scope. The methods ``orders``, ``refuted`` and ``resolved`` are for
+      comparing the journal with the service.
     * ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
       to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key, and the
       time at which work on the key ended (or None).

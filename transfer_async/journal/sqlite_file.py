@@ -86,7 +86,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Reject anything but a regular file, and a file that another process may open without its log."""
+    """Reject a path that is not a regular file, and a file that another process may open without its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")

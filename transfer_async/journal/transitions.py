@@ -115,8 +115,8 @@ class Move(HidesStored, frozen=True):
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
     """Put the entry in doubt: its intent has ended, but an earlier intent's order may exist.
 
-    The later intent's hold is kept, because it covers the earlier order if that exists. If a person refutes
-    the earlier order, the hold is released.
+    The later intent's hold is kept, because the hold covers the earlier order if that order exists. If a
+    person refutes the earlier order, the hold is released.
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
@@ -698,7 +698,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether a proposal follows, which another person must approve, instead of a decision.
+        proposing: whether the next step is a proposal, which another person must approve, not a decision.
         order_may_exist: whether to put even a free key in doubt, so that nobody pays again with it before a
             person has decided whether its order exists.
     """

@@ -434,7 +434,7 @@ class RunningSandbox(Sandbox):
         """Start the sandbox and wait until it listens.
 
         Raises:
-            OSError: the address is not available.
+            OSError: the sandbox cannot listen on the address.
         """
         self._thread.start()
         self._listening.result()

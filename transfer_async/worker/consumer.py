@@ -353,7 +353,7 @@ class Health:
             port: the port on which the server listens; 0 lets the system choose a free port.
 
         Raises:
-            OSError: the host or port cannot be used.
+            OSError: the server cannot listen on the host and port.
         """
         from aiohttp import web  # The import takes 30 ms, and only workers need it.
 

@@ -84,8 +84,8 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: how many deliveries of a command may end without sending the order, if the order
-            itself may be the cause. After one more such delivery, the command is dead-lettered.
+        max_deliveries: the maximum number of deliveries of a command that may end without sending the order,
+            if the order itself may be the cause. After one more such delivery, the command is dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:

@@ -137,7 +137,7 @@ class BrokerContract:
         assert HEADERS.items() <= taken.headers.items()
 
     async def test_no_message_is_fetched_ahead(self, harness: BrokerHarness) -> None:
-        """A message fetched ahead waits in a busy worker, without heartbeats, while other workers are idle.
+        """A prefetched message would wait in a busy worker, without heartbeats, while other workers are idle.
 
         The test also checks that no message is delivered to two workers.
         """
