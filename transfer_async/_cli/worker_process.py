@@ -197,7 +197,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry and the worker arguments for it, or None and no arguments if it is off.
+    """Return the telemetry and its worker arguments, or None and no arguments if telemetry is off.
 
     Raises:
         ValueError: OpenTelemetry is not installed.

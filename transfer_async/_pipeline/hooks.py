@@ -216,7 +216,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Return a copy of a hook's ``error``, as a `HoldFailed` if a hold hook raised a plain `PreflightFailed`.
 
     A hook may raise the same error object in many calls, so that object must not be changed. If the error's
-    class prevents copying it, or using the copy, return one of this package's errors instead.
+    class prevents copying the error, or using the copy, return one of this package's errors instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -231,7 +231,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create a default error of this package's class that is closest to the class of ``error``."""
+    """Create a default error of the class in this package that is closest to the class of ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))

@@ -78,7 +78,7 @@ def desk(
     link: str | None = None,
     zone: str | ZoneInfo | None = None,
 ) -> web.Application:
-    """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
+    """Return the operators' web page. Mount the page with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     The page shows the journal of ``client``, and writes operators' decisions to it. The page sends nothing to
     the transfer service, stores no sessions, and uses no scripts. Only an operator that ``who`` returns can

@@ -604,7 +604,7 @@ OWN_PROPOSAL = (
 
 
 def reasons_of(view: KeyView) -> list[str]:
-    """Return the reasons why a key needs attention as texts that do not contradict each other."""
+    """Return consistent texts for the reasons why a key needs attention."""
     texts = KIND_HELP | ({"unreadable": ENCRYPTED} if view.is_sealed else {})
     if not view.readable:  # No recovery and no worker continues such a key.
         texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}

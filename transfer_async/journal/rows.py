@@ -163,7 +163,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """Raised if a stored record belongs to another key, because its undos would release that key's hold."""
+    """Raised if a stored record belongs to another key, whose hold the record's undos would release."""
 
 
 def row_of(

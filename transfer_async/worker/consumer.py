@@ -143,7 +143,7 @@ class Worker:
         """Process one message. An error is logged, and the broker redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled, and sends no further reply to the broker.
+            asyncio.CancelledError: the call was cancelled; no further reply is sent to the broker.
         """
         began, disposition = self._clock.now(), FAILED
         try:

@@ -683,7 +683,7 @@ async def _waiting(journal: Journal) -> list[str]:
 
 
 async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks: int) -> bool:
-    """Cancel the last transition to ``state`` after ``ticks`` iterations, and wait until it is finished.
+    """Cancel the last transition to ``state`` after ``ticks`` loop iterations, and wait until it is finished.
 
     Returns:
         Whether the transition was finished before the cancellation.
