@@ -117,7 +117,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order that does not fit. ``fitting`` lists the orders that fit."""
+    """A key resolved with an order that does not fit the key. ``fitting`` lists the orders that fit."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -407,7 +407,10 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Compare the export's times with the journal's. Return whether any times could be compared."""
+    """Compare the export's times with the journal's.
+
+    Return whether the time of at least one order could be compared.
+    """
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""

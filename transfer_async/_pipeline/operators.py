@@ -302,8 +302,8 @@ class Operators:
             limit: the maximum number of lines.
             after: the ``after`` that the previous call returned; empty for the first call.
             by: return only lines by the given person.
-            since: an aware ``datetime``; return only lines from then on.
-            until: an aware ``datetime``; return only earlier lines.
+            since: an aware ``datetime``; return only lines recorded at this time or later.
+            until: an aware ``datetime``; return only lines recorded before this time.
 
         Returns:
             The lines, and the ``after`` to pass to the next call; an empty string means that no lines are
@@ -330,7 +330,7 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
+        """Record that the order of a key in doubt exists. Later calls with the key return the order.
 
         If the given id is already recorded as the key's order, return the record without writing anything.
 

@@ -314,11 +314,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. Keys are listed in the order in which the history names them."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. Keys are listed in the order in which the history names them."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:

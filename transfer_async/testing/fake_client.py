@@ -262,7 +262,7 @@ class _SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every request in progress. A request that has not been processed never will be."""
+        """Cancel every request in progress. A cancelled request is not processed later."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()

@@ -85,8 +85,8 @@ class Handler:
     Args:
         client: a client with a durable journal.
         max_deliveries: the maximum number of deliveries of a command that may end without sending the order,
-            if the order itself may be the cause. The next delivery that ends in this way dead-letters the
-            command.
+            if the order itself may be the cause. If one more delivery ends without sending the order, the
+            command is dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:

@@ -323,9 +323,9 @@ def _without_raising(
 def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client has stopped reconnecting.
 
-    The client marks a connection as broken and starts the reconnection task without an ``await`` in between.
-    The task changes the mark before it ends. The result is therefore never true while the client is
-    reconnecting.
+    The client sets the status of a broken connection and starts the reconnection task without an ``await`` in
+    between. The task changes the status before it ends. The result is therefore never true while the client
+    is reconnecting.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
