@@ -365,7 +365,7 @@ def _write(say: Say, lines: Iterable[str]) -> None:
 async def _refuse_if_forgotten(client: TransferClient, key: str, outcomes: Path) -> None:
     """Refuse a journal or scope that does not contain an order of an earlier run.
 
-    With such a journal or scope, the order would be sent again.
+    With a wrong journal or scope, the order would be sent again.
 
     Raises:
         ValueError: the journal has no record of the key.

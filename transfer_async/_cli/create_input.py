@@ -368,7 +368,7 @@ class Checking:
         faulty: the number of orders with faults.
         faults: the number of faults.
         listed: the first faults, one per line.
-        sums: for the orders without faults, the total amounts to be sent and to arrive, by currency.
+        sums: the total amounts to be sent and received, by currency, of the orders without faults.
         repeated: the first keys of ``earlier`` that the file contains.
     """
 

@@ -608,7 +608,10 @@ async def _a_refusal(scene: Scene) -> None:
 
 
 def _reason(no: Refused) -> str:
-    """Return the reasons from the sandbox's response. The real service's format is not specified."""
+    """Return the reasons from the sandbox's response.
+
+    The specification does not define how the service gives reasons.
+    """
     errors = json.loads(no.body)["errors"]
     return shown("; ".join(f"{field} {' and '.join(reasons)}" for field, reasons in errors.items()))
 

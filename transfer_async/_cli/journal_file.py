@@ -168,7 +168,7 @@ class DryRunJournal:
         return getattr(self._store, name)
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the entry after the transitions that have been decided so far."""
+        """Return the key's entry, including the transitions of this dry run."""
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:

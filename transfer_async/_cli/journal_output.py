@@ -73,7 +73,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     """Return the time from ``--before`` or ``--older-than``.
 
     Raises:
-        ValueError: the time is invalid or in the future, or both or neither of the options are given.
+        ValueError: the time is invalid or in the future, or not exactly one of the options is given.
     """
     if (before is None) == (older_than is None):
         raise ValueError("pass either --before or --older-than")

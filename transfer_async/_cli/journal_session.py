@@ -59,8 +59,8 @@ class JournalTarget:
     ) -> T:
         """Open the journal, return the result of ``work``, and close the journal.
 
-        End the command if the journal contains only keys of other scopes, because an empty list would hide
-        doubts.
+        End the command if the journal contains only keys of other scopes, because empty output would look as
+        if there were no doubts.
 
         Args:
             work: receives the operators' interface to the journal.

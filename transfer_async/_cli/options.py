@@ -240,7 +240,7 @@ def client_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> TransferClient:
-    """Create a client. Settings from the bank's factory override options.
+    """Create a client. Settings from the bank's factory override command-line options.
 
     Raises:
         ValueError: the token is missing, or a setting is invalid.

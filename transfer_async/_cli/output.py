@@ -211,7 +211,7 @@ def shown_json(text: str) -> str:
 
 
 class PlainUsage(TyperCommand):
-    """A command whose usage line shows ``KEY``, as manual pages do. Typer shows ``{KEY}``."""
+    """A command whose usage line shows an argument as ``KEY``, as manual pages do. Typer shows ``{KEY}``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line after the command's name."""

@@ -340,7 +340,7 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. If the service calculated an amount, count that one, not the planned one."""
+        """Record an answer, and count its amount if that is larger than the amount sent."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
@@ -349,7 +349,7 @@ class LevelOrders:
     def is_useful(self, case: Case) -> bool:
         """Return whether the order of a case is worth sending.
 
-        Repeating a body is useless if the first request received no response.
+        An order that repeats an earlier order is worth sending only if the earlier order has an answer.
         """
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):

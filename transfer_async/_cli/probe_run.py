@@ -140,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether the request itself, and not a busy service or the token, caused the response."""
+    """Return whether a response concerns the request itself, not a busy service or a wrong token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
@@ -154,7 +154,7 @@ TIMES = 2  # Each request is sent twice, because a header that is an id has a di
 
 @frozen(kw_only=True)
 class ReadLimits:
-    """The limits of level 0."""
+    """The limits of level 0: requests on one connection, and seconds to watch an idle connection."""
 
     requests: int = 20  # maximum requests on one connection
     idle: float = 60.0  # maximum seconds to watch an idle connection
@@ -331,7 +331,10 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal and came without an order, and the reason."""
+    """Return the statuses to count as a refusal, and the reason.
+
+    A status is omitted if a response with that status contained an order.
+    """
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:

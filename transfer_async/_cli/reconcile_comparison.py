@@ -117,7 +117,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order that does not fit. ``fitting`` lists the orders that fit."""
+    """A key resolved with an order that does not fit the key. ``fitting`` lists the orders that fit."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -345,8 +345,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield a `Sender` for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order's data is deleted once the undos of the refuted attempt are done. From then on, the content
-        is unknown, and any order posted at the time of the attempt fits.
+        The order's data is deleted once the undos of the refuted attempt are done. After the deletion, the
+        content is unknown, and any order posted at the time of the attempt fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -375,10 +375,11 @@ async def add_journal(
     """Add every key for which an order may have been sent, and then every known order.
 
     Returns:
-        Whether an order that is also in the journal confirms the times in the export.
+        True if the journal confirms the time of at least one order in the export.
 
     Raises:
-        ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
+        ValueError: the time of an order in the export differs by more than ``slack`` from its time in the
+            journal, or the journal does not implement ``orders`` or ``refuted``.
         JournalFailed: the journal could not be read.
     """
     utc = await operators.times()
@@ -406,7 +407,10 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Compare the export's times with the journal's. Return whether any times could be compared."""
+    """Compare the export's times with the journal's.
+
+    Return whether the time of at least one order could be compared.
+    """
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
@@ -427,7 +431,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return by how many seconds ``posted_at`` precedes the sending of the order, or follows its recording.
+    """Return how many seconds ``posted_at`` lies before the order was sent or after it was recorded.
 
     Return None if the order's id did not come from the service.
     """

@@ -197,7 +197,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry and the worker arguments that it needs; without telemetry, None and no arguments.
+    """Return the telemetry and its worker arguments, or None and no arguments if telemetry is off.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -266,7 +266,7 @@ def program_name() -> str:
 
 
 class _Trial:
-    """The bank of ``worker --try``, which sends a command and prints every outcome."""
+    """The simulated bank of ``worker --try``, which sends a command and prints every outcome."""
 
     def __init__(self, broker: str, say: Say) -> None:
         from transfer_async._cli.demo import Ledger  # also imports the sandbox

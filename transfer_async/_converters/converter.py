@@ -581,7 +581,7 @@ def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) ->
 
 
 def _whole_or_by_field(raw: bytes) -> dict[str, Any]:
-    """Return a readable order's fields, decoded, or as `as_written` returns them if a value is invalid.
+    """Return an order's fields: decoded if every value is valid, otherwise as `as_written` returns them.
 
     Decoding a whole order takes a third as long as decoding its fields. `as_decoded` returns decoded values
     unchanged.

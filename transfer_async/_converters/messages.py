@@ -266,7 +266,7 @@ class OrderOutcome:
         fields: the names of the request fields that the service listed in a refusal.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: copied exactly from the service's order, like the next five fields.
+        poster_amount: the amount in the service's order; this field and the next five are exact copies.
     """
 
     key: str

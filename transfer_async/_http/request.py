@@ -320,8 +320,8 @@ def checked_header_name(setting: str, name: object) -> str:
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
     """Return a copy of the caller's own ``headers``, which must not contain ``request_id_header``.
 
-    A header is rejected if it cannot be sent, if each order needs its own value, or if the client sets it.
-    The error message contains no header value.
+    A header is rejected if it cannot be sent, if its value must differ between orders, or if the client sets
+    it. The error message contains no header value.
     """
     names = set()
     if request_id_header is not None:
@@ -411,7 +411,8 @@ class TokenSource:
         """Return the headers to send with every request.
 
         The same dictionary is returned until the token changes. After a 401, pass the rejected request's
-        headers as ``instead_of``; a new token is requested unless another call has already replaced them.
+        headers as ``instead_of``; a new token is requested unless another call has already replaced these
+        headers.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current

@@ -46,7 +46,7 @@ scripts. Other checks refuse the characters that Python does not call printable.
 
 
 def to_text(value: str) -> str:
-    """Convert a subclass of ``str``, such as those of numpy and lxml, to a plain ``str`` for JSON.
+    """Convert an instance of a ``str`` subclass, such as numpy's or lxml's, to a plain ``str`` for JSON.
 
     Any other value is returned unchanged, so that a later check can report it.
     """
@@ -435,7 +435,8 @@ class OrderRequest:
     """One request to create one order, for `TransferClient.create_orders`.
 
     The fields are the arguments of `TransferClient.create_order`. ``send_before`` and ``deadline`` are
-    converted to UTC. The fields are checked when the order is created, not when the `OrderRequest` is.
+    converted to UTC. The fields are checked when the order is created, not when the `OrderRequest` is
+    created.
     """
 
     order: NewOrder

@@ -253,7 +253,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
             call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
         entered: the names of the hooks that this call started, except those that raised `PreflightFailed`.
-        earlier: the pending undos of the key's earlier intents that this call has not yet tried.
+        earlier: the pending undos of the key's earlier intents; empty once this call has tried them.
     """
 
     epoch: int
@@ -269,7 +269,8 @@ class DoubtRounds(MutableStruct, kw_only=True):
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
             the journal's clock. ``asked_at`` is None before the first run, in which all doubts are due.
-        after: the key after which the next run continues; ``resolve`` kept failing at this point.
+        after: the last key for which a run called ``resolve`` before it gave up; the next run continues after
+            this key.
         tasks: the tasks that are calling ``resolve``.
     """
 

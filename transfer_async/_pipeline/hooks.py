@@ -26,8 +26,8 @@ class PreflightHook(Protocol):
     """A step that runs before an order is sent and can be undone.
 
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, even if there is nothing to undo. If ``before`` raises
-    `PreflightFailed`, it must not have done anything. After any other error, a timeout, a cancellation or a
+    ``undo`` may be called more than once, even if there is nothing to undo. A hook whose ``before`` raises
+    `PreflightFailed` must not have changed anything. After any other error, a timeout, a cancellation or a
     crash, the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not
     exist.
     """
@@ -129,7 +129,7 @@ Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]
 
 
 def is_hold(hook: PreflightHook) -> bool:
-    """Return whether ``hook`` is the one that places a hold on the customer's funds."""
+    """Return whether ``hook`` places a hold on the customer's funds."""
     return bool(getattr(hook, "places_hold", False))
 
 
@@ -216,7 +216,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Return a copy of a hook's ``error``, as a `HoldFailed` if a hold hook raised a plain `PreflightFailed`.
 
     A hook may raise the same error object in many calls, so that object must not be changed. If the error's
-    class prevents copying it, or using the copy, return one of this package's errors instead.
+    class prevents copying the error, or using the copy, return one of this package's errors instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -231,7 +231,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create a default error of this package's class that is closest to the class of ``error``."""
+    """Create a default error of the class in this package that is closest to the class of ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))

@@ -95,7 +95,10 @@ class KeyView:
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order. The client may send it; see ``request_id_header``."""
+        """The id of the attempt to send the order.
+
+        The id is sent to the service if ``request_id_header`` is set.
+        """
         return self.entry.attempt
 
     @property

@@ -155,7 +155,7 @@ class Operators:
         """If this scope has no keys, return the scopes that have keys.
 
         A non-empty result suggests that the name of this scope is wrong. The result is empty if this scope
-        has keys, if no scope has keys, or if the journal cannot list scopes.
+        has keys, if no scope has keys, or if the journal does not implement ``scopes``.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -302,8 +302,8 @@ class Operators:
             limit: the maximum number of lines.
             after: the ``after`` that the previous call returned; empty for the first call.
             by: return only lines by the given person.
-            since: an aware ``datetime``; return only lines from then on.
-            until: an aware ``datetime``; return only earlier lines.
+            since: an aware ``datetime``; return only lines recorded at this time or later.
+            until: an aware ``datetime``; return only lines recorded before this time.
 
         Returns:
             The lines, and the ``after`` to pass to the next call; an empty string means that no lines are
@@ -311,8 +311,8 @@ class Operators:
             pending at that time (or None).
 
         Raises:
-            ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
-                histories of all keys.
+            ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal does not implement
+                ``audit``.
             JournalFailed: the journal could not be read.
         """
         begin, end = _seconds("since", since), _seconds("until", until)
@@ -330,7 +330,7 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
+        """Record that the order of a key in doubt exists. Later calls with the key return the order.
 
         If the given id is already recorded as the key's order, return the record without writing anything.
 

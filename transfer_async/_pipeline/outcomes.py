@@ -170,7 +170,8 @@ async def _record_suspicion(
     A free key is put in doubt, and its pending undos are cancelled. If the order was refuted, the hold may
     already have been released.
 
-    ``order`` and ``order_id`` come from the service's response; an unreadable one may contain only the id.
+    ``order`` and ``order_id`` come from the service's response. If the response is unreadable, ``order`` is
+    None.
 
     Raises:
         JournalFailed: the journal could not be written; the write will be retried.

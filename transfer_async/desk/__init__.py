@@ -1,4 +1,4 @@
-"""The operators' page for orders in doubt. Install it with ``pip install 'transfer_async[desk]'``.
+"""The operators' page for orders in doubt. Install the page with ``pip install 'transfer_async[desk]'``.
 
 This package may import the client and the layers below it. The operators' page reads the journal and records
 operators' decisions in it. The page never calls the transfer service.

@@ -78,7 +78,7 @@ def desk(
     link: str | None = None,
     zone: str | ZoneInfo | None = None,
 ) -> web.Application:
-    """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
+    """Return the operators' web page. Mount the page with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     The page shows the journal of ``client``, and writes operators' decisions to it. The page sends nothing to
     the transfer service, stores no sessions, and uses no scripts. Only an operator that ``who`` returns can
@@ -481,7 +481,7 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was entered, and show the keys again whose proposals were refused."""
+        """Propose each order id that was entered, and show again the keys whose proposals were refused."""
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")

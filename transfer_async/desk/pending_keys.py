@@ -128,7 +128,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names look like ``me``, and whose proposals ``me`` cannot approve."""
+        """Return the proposers whose names look like ``me``; this person cannot approve their proposals."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:

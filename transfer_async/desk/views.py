@@ -137,8 +137,8 @@ class Views:
 
         URLs are stored in logs, so they never contain the search text: a hold reference may be an account
         number, and an amount with a day identifies a payment. The URL of the result contains the keys that
-        were found. The browser can therefore go back to the result, and a colleague can open it in any
-        process.
+        were found. The browser can therefore go back to the result, and a colleague can open it, whichever
+        process responds.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -604,7 +604,7 @@ OWN_PROPOSAL = (
 
 
 def reasons_of(view: KeyView) -> list[str]:
-    """Return the reasons why a key needs attention as texts that do not contradict each other."""
+    """Return consistent texts for the reasons why a key needs attention."""
     texts = KIND_HELP | ({"unreadable": ENCRYPTED} if view.is_sealed else {})
     if not view.readable:  # No recovery and no worker continues such a key.
         texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}

@@ -229,7 +229,7 @@ class DurableJournal(abc.ABC):
         it is interrupted, nothing has changed, and it can be run again.
 
         Args:
-            plan: the result of `planned_upgrade`, for example after a person has confirmed it.
+            plan: the result of `planned_upgrade`, for example one that a person has confirmed.
 
         Returns:
             What was done.
@@ -314,11 +314,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. Keys are listed in the order in which the history names them."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. Keys are listed in the order in which the history names them."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -452,8 +452,8 @@ class DurableJournal(abc.ABC):
         """Return the error for each scope without keys whose name looks like that of a scope with keys.
 
         The two names probably mean the same service. Under the new name every key would be free, so payments
-        that were already made would be made again. If a scope without keys looks like no other, but other
-        scopes have keys, only log a warning, once: the service's address may have changed.
+        that were already made would be made again. If their names differ clearly, only log a warning, once,
+        because the service's address may have changed.
         """
         refused: dict[str, JournalFailed] = {}
         try:
@@ -521,8 +521,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. After such an
-            attempt, the token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. After an
+            attempt with an unknown result, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -542,7 +542,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to write. It replaces the entry with the token ``known``, or is new if ``known`` is None.
+    """An entry to write, either as a new entry or in place of the stored one with the token ``known``.
 
     The intent and the reply are large, and are written only if they have changed.
     """
@@ -630,7 +630,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """For each scope whose dual-control rule this transaction reads, whether it may change the rule.
+        """The scopes whose dual-control rules this transaction reads, and whether it may change each rule.
 
         A back end with concurrent transactions needs a lock that prevents changes to the rule while other
         transactions depend on it. A row lock is not enough, because no row exists before the rule is first

@@ -240,7 +240,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         four_eyes: in the scope's own entry (`FOUR_EYES`), whether dual control is required; None in other
             entries.
         unknown_members: stored members that only a newer version of the package uses, as JSON. The members
-            are written back unchanged, so that programs of both versions can share a journal.
+            are written back unchanged, so that programs of the older and the newer version can share a
+            journal.
     """
 
     state: KeyState
@@ -299,7 +300,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         """Return the earliest time at which a refutation is accepted.
 
         Args:
-            settle_after: the maximum number of seconds after which a sent request may still take effect.
+            settle_after: for how many seconds a sent request may still take effect.
             abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. If None,
                 ``settle_after`` always applies.
         """
@@ -420,7 +421,7 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when the person began to look at it, in seconds on the journal's clock.
+        at: when the person began to look at the key, in seconds on the journal's clock.
         version: the version of the entry that the person is looking at.
     """
 

@@ -125,7 +125,10 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Add the rule to the scope's own entry. An existing rule is kept; a corrupt entry is replaced."""
+        """Add the dual-control rule to the scope's own entry.
+
+        An existing rule is kept; a corrupt entry is replaced.
+        """
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             # The record belongs to an order, not to the rule.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
@@ -213,7 +216,10 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the id. ``sent_until`` stays, so that the wait before a refutation does not start again."""
+        """Remove the id.
+
+        ``sent_until`` does not change, so that the wait before a refutation does not start again.
+        """
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause

@@ -442,7 +442,7 @@ class Sessions:
         return None
 
     async def close(self) -> None:
-        """Close the idle connections. No connection may be in use."""
+        """Close the idle connections. Call `close` only when no connection is in use."""
         while self._free:
             session = self._free.pop()
             try:

@@ -75,16 +75,16 @@ class Journal(Protocol):
     Seven more methods are optional:
 
     * ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
-      no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
-      the service.
+      no warning is logged for a wrong scope. The methods ``orders``, ``refuted`` and ``resolved`` are for
+      comparing the journal with the service.
     * ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
       to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key, and the
       time at which work on the key ended (or None).
     * ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
       ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
       follow.
-    * ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
-      ``resolved``, all keys that have an order are read.
+    * ``async resolved(scope, *, after="")`` works like ``refuted``, for the keys that have ever been
+      resolved. Without ``resolved``, all keys that have an order are read.
     * ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
       only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
@@ -340,12 +340,12 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, and the keys that workers are using, if the journal can."""
+        """Return one page of `Journal.work`, with the keys in use if ``unfinished`` is implemented."""
         listed = getattr(self.store, "unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
 
     async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of the keys with a pending undo, or nothing if the journal cannot list them."""
+        """Return one page of the keys with a pending undo; empty if ``pending_undos`` is not implemented."""
         listed = getattr(self.store, "pending_undos", None)
         return [] if listed is None else await _read(partial(listed, self.scope, limit=limit, after=after))
 
@@ -360,7 +360,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def other_scopes(self) -> tuple[str, ...]:
         """If this scope has no keys, return the scopes that do.
 
-        The list is empty if the journal cannot list scopes.
+        The result is empty if the journal does not implement ``scopes``.
         """
         scopes = getattr(self.store, "scopes", None)
         found = [] if scopes is None else await _read(scopes)
@@ -370,7 +370,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         """Return one page of the orders to which keys are bound; see `Journal`.
 
         Raises:
-            ValueError: the journal cannot list its orders.
+            ValueError: the journal does not implement ``orders``.
         """
         orders = getattr(self.store, "orders", None)
         if orders is None:
@@ -381,7 +381,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         """Return one page of the keys that have ever been refuted; see `Journal`.
 
         Raises:
-            ValueError: the journal cannot list its refuted keys.
+            ValueError: the journal does not implement ``refuted``.
         """
         refuted = getattr(self.store, "refuted", None)
         if refuted is None:
@@ -391,7 +391,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
         """Return one page of the keys that have ever been resolved; see `Journal`.
 
-        If the journal cannot list its resolved keys, return all keys that have an order.
+        If the journal does not implement ``resolved``, return all keys that have an order.
         """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:
@@ -409,7 +409,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         """Return one page of the history lines that name a person, newest first; see `Journal`.
 
         Raises:
-            ValueError: the journal cannot list the histories of all keys.
+            ValueError: the journal does not implement ``audit``.
         """
         audit = getattr(self.store, "audit", None)
         if audit is None:

@@ -163,7 +163,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """Raised if a stored record belongs to another key, because its undos would release that key's hold."""
+    """Raised if a stored record belongs to another key, whose hold the record's undos would release."""
 
 
 def row_of(
@@ -672,10 +672,10 @@ def statements_from(version: int, schema: str) -> list[str]:
 
 
 def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None:
-    """Compare the counts with the planned counts, after the last statement and before the commit.
+    """Check that the numbers of keys are as planned, after the last statement and before the commit.
 
     Raises:
-        JournalFailed: the counts differ.
+        JournalFailed: the journal was written to during the upgrade.
     """
     if dict(counted) != dict(upgrade.states):
         raise JournalFailed(f"the journal was written to during the upgrade, so nothing was changed: {STOP}")

@@ -2,7 +2,7 @@
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and no other code in this process may open the file. This module
-only examines an existing file with ``stat``. A new file is created under another name and linked into place.
+examines an existing file only with ``stat``. A new file is created under another name and linked into place.
 If a process loads two copies of the SQLite library, each copy ignores the other's descriptors, and this
 module cannot prevent the loss of locks.
 """
@@ -103,7 +103,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Reject anything but a regular file, and a file that another process may open without its log."""
+    """Reject a path that is not a regular file, and a file that another process may open without its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")

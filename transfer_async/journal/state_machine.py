@@ -193,8 +193,8 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
     If a clock was far ahead and is then set back, stored leases would last for years. Leases that end too far
     in the future count as expired. If another worker then takes over the key, the compare-and-set rejects the
-    former worker's writes. An implausibly late ``sent_until`` becomes the end of the longest lease that could
-    start now.
+    former worker's writes. An implausibly late ``sent_until`` is replaced by the end of the longest lease
+    that could start now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

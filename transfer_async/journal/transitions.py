@@ -41,8 +41,8 @@ class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
     A `Move` is a msgspec struct, because attrs compiles code for each class. Compiling thirty attrs classes
-    took a tenth as long as importing aiohttp. No transition has a subclass, and code that runs for each order
-    uses ``type(move) is``: for a struct's class, ``isinstance`` takes ten times as long.
+    took a tenth as long as importing aiohttp. No transition has a subclass, so code that runs for each order
+    compares ``type(move)``: for a struct's class, ``isinstance`` takes ten times as long.
     """
 
     name: ClassVar[str]
@@ -94,7 +94,7 @@ class Move(HidesStored, frozen=True):
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition to the state ``to``; if ``to`` is None, reject it."""
+        """Return the result of the transition to the state ``to``, or its rejection if ``to`` is None."""
         denial = Rejection.LOST if to is None else self.denial(entry, now)
         # A `Create` with another key's order is rejected as `FOREIGN` in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
@@ -115,8 +115,8 @@ class Move(HidesStored, frozen=True):
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
     """Put the entry in doubt: its intent has ended, but an earlier intent's order may exist.
 
-    The later intent's hold is kept, because it covers the earlier order if that exists. If a person refutes
-    the earlier order, the hold is released.
+    The later intent's hold is kept, because the hold covers the earlier order if that order exists. If a
+    person refutes the earlier order, the hold is released.
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
@@ -389,8 +389,8 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Add the candidate order id, and start the wait before a refutation.
 
-        The wait starts now, even if the sending window ended earlier, because a stopped process may have sent
-        the request late.
+        The wait starts with this transition, even if the sending window ended earlier, because a stopped
+        process may have sent the request late.
         """
         cause = self.cause or entry.cause
         if entry.is_suspected and entry.cause is not None and self.cause is not None:
@@ -666,7 +666,10 @@ class Suspect(Move, frozen=True, kw_only=True):
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Put the entry in doubt for the sender's intent. The wait before a refutation starts now."""
+        """Put the entry in doubt for the sender's intent.
+
+        The wait before a refutation starts with this transition.
+        """
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,
@@ -698,7 +701,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether a proposal follows, which another person must approve, instead of a decision.
+        proposing: whether the next step is a proposal, which another person must approve, not a decision.
         order_may_exist: whether to put even a free key in doubt, so that nobody pays again with it before a
             person has decided whether its order exists.
     """
@@ -790,7 +793,7 @@ class MarkNotified(Move, frozen=True, kw_only=True):
     notification: OutboxEntry
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the pending notification. The notification's time must match too.
+        """Remove the pending notification with the same contents and time.
 
         If an order id was amended and changed back, its two notifications differ only in time, and both must
         be published.

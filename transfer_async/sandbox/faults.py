@@ -1,8 +1,8 @@
 """The fault classes, and the queue that selects the fault for each request.
 
-The first sentence of each fault's docstring says whether a valid request creates its order. A fault is called
-with an `Exchange`. If the client closes the connection, the fault raises `ConnectionError`. `FAULTS` lists
-all faults by name.
+If a fault creates the order of a valid request, the first sentence of its docstring says so. A fault is
+called with an `Exchange`. If the client closes the connection, the fault raises `ConnectionError`. `FAULTS`
+lists all faults by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -486,7 +486,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return a random fault for a request, or None; always the same one for the same request."""
+        """Return a fault drawn at random for a request, or None. Further calls return the same result."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:

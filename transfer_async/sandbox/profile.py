@@ -358,7 +358,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service does not check if it creates the probe's order called ``name``."""
+    """Return the fields that a service does not check, given that it creates the probe's order ``name``."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
@@ -459,7 +459,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, return the order that an equal body has already created, or refuse."""
+        """Create the order or refuse it, or return the order that was created for an equal body."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:

@@ -58,7 +58,7 @@ class Sandbox:
             loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: how many seconds a connection may be idle before it is closed.
-        keep_requests: the maximum length of `requests`; the oldest ones are dropped.
+        keep_requests: the maximum length of `requests`; the oldest requests are dropped first.
         profile: the recorded behaviour of a service to imitate (see `load_profile`). The profile's recorded
             idle limit takes precedence over `keep_alive`.
 
@@ -264,7 +264,8 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Receive bytes. If a chunk is broken, end the current body with an error.
 
-        aiohttp would parse a broken chunk as the next request, and the body would never end.
+        Without this check, aiohttp would parse a broken chunk as the next request, and the body would never
+        end.
         """
         super().data_received(data)
         if self._messages and self.body is not None and not self.body.is_eof():
@@ -335,7 +336,7 @@ class Connections:
 
         Raises:
             RuntimeError: the sandbox has been opened before.
-            OSError: the address cannot be used.
+            OSError: the sandbox cannot listen on the address.
         """
         if self._listener is not None:
             raise RuntimeError("a sandbox can be used only once: create another one")

@@ -3,9 +3,9 @@
 The caller provides the clock and the seed.
 
 The service checks a request in this order: path (404), method (405), token (401) and `Accept` (406). For a
-new order, it then checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The
-specification defines no statuses, and shows only one refusal's body, for a wrong token. All statuses, and the
-body of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
+new order, the service then checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422).
+The specification defines no statuses, and shows only one refusal's body, for a wrong token. All statuses, and
+the body of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
 """
 
 import abc

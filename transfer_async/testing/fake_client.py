@@ -65,8 +65,8 @@ class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
     A `FakeClient` is the real client with a different transport: keys, holds, doubts, the journal, errors and
-    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults
-    and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
+    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, whose faults
+    and accounts a test can change. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
         base_url: the service's name in the journal; the client never connects to this URL.
@@ -262,7 +262,7 @@ class _SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every request in progress. A request that has not been processed never will be."""
+        """Cancel every request in progress. A cancelled request is not processed later."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -434,7 +434,7 @@ class RunningSandbox(Sandbox):
         """Start the sandbox and wait until it listens.
 
         Raises:
-            OSError: the address is not available.
+            OSError: the sandbox cannot listen on the address.
         """
         self._thread.start()
         self._listening.result()

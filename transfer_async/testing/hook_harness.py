@@ -89,7 +89,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
     """Call ``factory``, and await the result if it is async.
 
     Raises:
-        ValueError: something that the trials need is missing or invalid.
+        ValueError: the factory's result is invalid, or lacks something that the trials need.
     """
     made = factory()
     if inspect.isawaitable(made):
@@ -533,7 +533,7 @@ def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
 
 
 def _give_up(waits_for: object) -> None:
-    """Cancel the future that a hook awaits, before a request is written."""
+    """Cancel the future that a hook awaits, so that the hook's request is not sent."""
     if asyncio.isfuture(waits_for):
         waits_for._asyncio_future_blocking = False
         waits_for.cancel()

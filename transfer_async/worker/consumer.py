@@ -143,7 +143,7 @@ class Worker:
         """Process one message. An error is logged, and the broker redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled, and sends no further reply to the broker.
+            asyncio.CancelledError: the call was cancelled; no further reply is sent to the broker.
         """
         began, disposition = self._clock.now(), FAILED
         try:
@@ -353,7 +353,7 @@ class Health:
             port: the port on which the server listens; 0 lets the system choose a free port.
 
         Raises:
-            OSError: the host or port cannot be used.
+            OSError: the server cannot listen on the host and port.
         """
         from aiohttp import web  # The import takes 30 ms, and only workers need it.
 

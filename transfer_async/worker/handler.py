@@ -84,8 +84,9 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: how many deliveries of a command may end without sending the order, if the order
-            itself may be the cause. After one more such delivery, the command is dead-lettered.
+        max_deliveries: the maximum number of deliveries of a command that may end without sending the order,
+            if the order itself may be the cause. If one more delivery ends without sending the order, the
+            command is dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
@@ -342,7 +343,7 @@ class Delays:
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: a condition on the result, and the action and reason if the condition is met."""
+    """One row of the table of dispositions: a condition on the result, and the action to take."""
 
     fits: Callable[[Any], bool]
     action: Action

@@ -189,11 +189,11 @@ class Broker(ABC):
     def subscriber(self) -> Any:
         """Return the subscriber of one consumer slot.
 
-        Like FastStream's subscribers, it has the methods ``await start()``, ``await stop()`` and
-        ``await get_one(timeout=seconds)``. ``get_one`` returns a message, or None after the timeout. If
-        ``get_one`` returns None earlier, the worker treats the connection as closed. The subscriber must not
-        fetch messages in advance: it may request a message only while ``get_one`` runs. No message may be
-        lost if ``get_one`` is cancelled.
+        Like FastStream's subscribers, the returned subscriber has the methods ``await start()``, ``await
+        stop()`` and ``await get_one(timeout=seconds)``. ``get_one`` returns a message, or None after the
+        timeout. If ``get_one`` returns None earlier, the worker treats the connection as closed. The
+        subscriber must not fetch messages in advance: it may request a message only while ``get_one`` runs.
+        No message may be lost if ``get_one`` is cancelled.
         """
 
     @abstractmethod

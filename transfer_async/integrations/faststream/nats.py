@@ -260,9 +260,9 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header by which the server detects duplicate outcomes, or no header.
 
     The server must not drop an outcome that is published again after a person has changed a recorded order id
-    and changed it back. The two outcomes differ only in the time at which the id was recorded, so the header
-    contains this time, and an outcome without it gets no header. The outcome of a suspected duplicate gets a
-    header only if this time is known, because it may equal the outcome that was published when the doubt
+    and changed it back. The outcomes before and after differ only in ``ended_at``, the time at which the id
+    was recorded. The header therefore contains ``ended_at``, and is omitted if ``ended_at`` is unknown. The
+    same applies to a suspected duplicate, whose outcome may equal the one that was published when the doubt
     began. The header of a refutation also contains the time of the refutation, because an order that is
     suspected after a refutation may be refuted again.
     """
@@ -324,8 +324,8 @@ def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client has stopped reconnecting.
 
     The client sets the status of a broken connection and starts the reconnection task without an ``await`` in
-    between, and the task sets the status again before it ends. The result is therefore never true while the
-    client is reconnecting.
+    between. The task changes the status before it ends. The result is therefore never true while the client
+    is reconnecting.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -478,7 +478,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Update the mean with ``seconds``, the processing time of one message."""
+        """Update the mean processing time of messages with the time of one message, in seconds."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:

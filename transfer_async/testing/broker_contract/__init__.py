@@ -69,7 +69,7 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable, by stopping and restarting it or by
-    cutting its connections. While it is unreachable, the server must not lose data. Without ``broker_away``,
+    cutting its connections. The server must not lose data while it is unreachable. Without ``broker_away``,
     the tests of lost connections are skipped::
 
             @pytest.fixture
@@ -137,7 +137,7 @@ class BrokerContract:
         assert HEADERS.items() <= taken.headers.items()
 
     async def test_no_message_is_fetched_ahead(self, harness: BrokerHarness) -> None:
-        """A message fetched ahead waits in a busy worker, without heartbeats, while other workers are idle.
+        """A prefetched message would wait in a busy worker, without heartbeats, while other workers are idle.
 
         The test also checks that no message is delivered to two workers.
         """

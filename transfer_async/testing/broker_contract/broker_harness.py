@@ -212,7 +212,7 @@ class BrokerHarness:
         `redelivered` sends two more messages, to detect when the last redelivered message has been received.
 
         Args:
-            consumer: a consumer that takes the first of the two additional messages and never acknowledges
+            consumer: a consumer that takes the first message that `redelivered` sends, and never acknowledges
                 it.
         """
         found: list[bytes] = []

@@ -319,7 +319,7 @@ class JournalContract:
         assert await pending_undos(OTHER_SCOPE, limit=10) == []
 
     async def test_unfinished_also_lists_the_keys_that_a_worker_uses(self, journal: Journal) -> None:
-        """The optional method ``unfinished`` lists what a comparison with the service needs."""
+        """The optional method ``unfinished`` lists the keys that `work` returns and the keys in use."""
         unfinished = getattr(journal, "unfinished", None)
         if unfinished is None:
             pytest.skip("the journal lacks unfinished(): stop all workers before you run journal reconcile")
@@ -602,7 +602,7 @@ class JournalContract:
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
     ) -> None:
-        """If another worker cannot read a record at once, the record may be lost when the process dies."""
+        """If another worker cannot read a record at once, the record may be lost when its writer dies."""
         for state, way in WAYS.items():
             assert await beside.read(SCOPE, state.value) is None
             entry = await made(journal, *way, key=state.value)
@@ -683,7 +683,7 @@ async def _waiting(journal: Journal) -> list[str]:
 
 
 async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks: int) -> bool:
-    """Cancel the last transition to ``state`` after ``ticks`` iterations, and wait until it is finished.
+    """Cancel the last transition to ``state`` after ``ticks`` loop iterations, and wait until it is finished.
 
     Returns:
         Whether the transition was finished before the cancellation.

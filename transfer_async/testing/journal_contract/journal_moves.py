@@ -325,7 +325,7 @@ class JournalTime:
     A test may also set the time back, as a correction of a machine's clock does.
 
     Attributes:
-        clock: a `Clock` that shows the same time.
+        clock: a `Clock` that shows the time of this source.
     """
 
     def __init__(self) -> None:

@@ -176,7 +176,7 @@ def _since(entry: Entry) -> list[float | None]:
 
 
 def _elapsed(steps: Sequence[HistoryEvent]) -> list[float]:
-    """Return the seconds since the first step. A journal may use another clock for leases."""
+    """Return the seconds from the first step to each step."""
     return [step.at - steps[0].at for step in steps]
 
 
