@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.streams import EMPTY_PAYLOAD
 from aioresponses import aioresponses
 from multidict import CIMultiDict
 from yarl import URL
@@ -376,36 +374,3 @@ async def test_no_timer_outlives_its_exchange(bank: Bank, loop_time: LoopTime):
             await loop_time.pass_(100.0)
 
     assert server.accepted == 1
-
-
-@pytest.mark.usefixtures("http_path")
-async def test_an_earlier_exchange_does_not_shorten_the_wait_of_a_later_one(bank: Bank, loop_time: LoopTime):
-    async def slow(connection: Connection) -> None:
-        while request := await connection.request():
-            await loop_time.pass_(4.0)
-            connection.send(order_reply(request))
-
-    async with serving(slow) as server, bank.client(server.url, timeouts=SLOW_READ) as client:
-        for key in ("first", "second", "third"):
-            await client.create_order(samples.new_order(), key=key)
-
-    assert server.accepted == 1
-
-
-@pytest.mark.parametrize(("kept", "timers"), [(True, 1), (False, 0)])
-async def test_a_closed_connection_leaves_no_timer(kept: bool, timers: int, monkeypatch: pytest.MonkeyPatch):
-    handles: list[asyncio.TimerHandle] = []
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(
-        loop, "call_at", lambda *args, at=loop.call_at: handles.append(at(*args)) or handles[-1]
-    )
-    transport = SimpleNamespace(is_closing=lambda: not kept, close=lambda: None)
-    message = SimpleNamespace(code=200, reason="OK", headers={})
-    protocol = SimpleNamespace(read=lambda: asyncio.sleep(0, (message, EMPTY_PAYLOAD)))
-    connection = SimpleNamespace(transport=transport, protocol=protocol, release=lambda: None)
-    response = exchange.Response(connection, "POST", deadline=loop.time() + 60, sock_read=20)
-
-    await response.receive()
-    response.release()
-
-    assert sum(not handle.cancelled() for handle in handles) == timers

@@ -27,7 +27,6 @@ Errors, timeouts and cancellations close the connection, but never change the st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import cache
 from inspect import getfile, signature
 from types import FunctionType
@@ -40,7 +39,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async._support.clock import NEVER
 
 _TRIED = ((3, 12), (3, 13), (3, 14))  # the versions of aiohttp that this module is tested with
 _METHODS = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
@@ -73,60 +71,6 @@ def is_possible(session: aiohttp.ClientSession) -> bool:
     return methods == _METHODS and not session.trace_configs and _is_tried()
 
 
-_TIMER = "_timer_of_transfer_async"
-"""The attribute of a protocol that holds the connection's timer."""
-
-
-class _Timer:
-    """Ends the wait for a response on one connection. The timer serves all exchanges on its connection.
-
-    Creating and cancelling a timer of the event loop takes 2 % of an order's time. Therefore a timer that is
-    no longer needed keeps running, and is used for the next exchange.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._handle: asyncio.TimerHandle | None = None
-        self._fires_at: float = NEVER
-        self._due: float = NEVER
-        self._end_wait: Callable[[], None] | None = None
-
-    def start(self, due: float, end_wait: Callable[[], None]) -> None:
-        """Call ``end_wait`` at the time ``due``, unless `start` or `stop` is called before."""
-        self._due, self._end_wait = due, end_wait
-        if due < self._fires_at:
-            self.cancel()
-            self._fires_at = due
-            self._handle = self._loop.call_at(due, self._fire)
-
-    def stop(self) -> None:
-        """Do not end the wait. The timer keeps running, for the next exchange."""
-        self._end_wait = None
-
-    def cancel(self) -> None:
-        """Cancel the timer of the event loop."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle, self._fires_at = None, NEVER
-
-    def _fire(self) -> None:
-        self._handle, self._fires_at = None, NEVER
-        if self._end_wait is None:
-            return
-        if self._loop.time() < self._due:  # The timer was started for an earlier exchange.
-            self.start(self._due, self._end_wait)
-        else:
-            self._end_wait()
-
-
-def _timer_of(protocol: Any) -> _Timer:
-    timer: _Timer | None = getattr(protocol, _TIMER, None)
-    if timer is None:
-        timer = _Timer()
-        setattr(protocol, _TIMER, timer)
-    return timer
-
-
 class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
@@ -140,7 +84,7 @@ class Response:
         self.transport, self.protocol = connection.transport, connection.protocol
         self._deadline, self._sock_read = deadline, sock_read
         self._loop = asyncio.get_running_loop()
-        self._timer = _timer_of(self.protocol)
+        self._timer: asyncio.TimerHandle | None = None
         self.method = method
         self.content: Any = None
 
@@ -161,8 +105,14 @@ class Response:
             self.protocol.start_timeout()
 
     def _start_timer(self) -> None:
+        self._stop_timer()
         when = min(self._deadline, self._loop.time() + self._sock_read)
-        self._timer.start(when, self._end_wait)
+        self._timer = self._loop.call_at(when, self._end_wait)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end_wait(self) -> None:
         if self._loop.time() >= self._deadline:
@@ -178,15 +128,12 @@ class Response:
 
     def release(self) -> None:
         """Return the connection to the pool."""
-        self._timer.stop()
+        self._stop_timer()
         self._connection.release()
-        if self.transport.is_closing():  # The pool did not keep it.
-            self._timer.cancel()
 
     def close(self) -> None:
         """Close the connection."""
-        self._timer.stop()
-        self._timer.cancel()
+        self._stop_timer()
         self._connection.close()
 
 
