@@ -108,7 +108,7 @@ COUNT = "must be a whole number, 1 or more"
         ({"lease": timedelta(seconds=44)}, LEASE),
         ({"lease": 0}, LEASE),
         ({"lease": float("inf")}, LEASE),
-        ({"lease": 3601}, "must not be more than 3600 s, because a dead worker's key stays bound"),
+        ({"lease": 3601}, "must not be more than 3600 s, because a dead worker's key stays claimed"),
         ({"lease": timedelta(days=1)}, "must not be more than 3600 s"),
         ({"lease": "60"}, NO_DURATION),
         ({"lease": None}, NO_DURATION),

@@ -24,7 +24,7 @@ STORY = (
     r"client +payment-2 +attempt 1 ended: unknown",
     r"client +payment-2 +in doubt",
     r"bank +payment-2 +the back office .* unknown",
-    r"client +payment-2 +the call ends: unknown",
+    r"client +payment-2 +the call ends: the outcome is unknown",
     r"checked +payment-2 +the hold is kept: hold-2",
     rf"bank +payment-2 +the back office .* found the order: {TX}",
     rf"client +payment-2 +resolved: created, {TX}",
@@ -153,7 +153,7 @@ async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
     with pytest.raises(demo.FalseClaim, match="recover"):
         await demo.run(lines.append)
 
-    assert "the back office found 2 matching orders: unknown" in lines[-1]
+    assert "the back office found 2 matching orders: the outcome stays unknown" in lines[-1]
 
 
 async def test_a_demo_that_takes_too_long_fails():
@@ -186,7 +186,7 @@ def test_the_customer_confirms_a_close_match_and_another_name_gets_no_hold(story
 
     asked = found_in(lines, r"bank +payment-5 +a close match; the bank asks its customer")
     assert asked < found_in(lines, rf"client +payment-5 +created: {TX}")
-    assert found_in(lines, r"client +payment-6 +the call ends: never sent \(no match\)")
+    assert found_in(lines, r"client +payment-6 +the call ends: the order was never sent \(no match\)")
     assert not any(re.search(r"bank +payment-6 .*placed", line) for line in lines)
 
 

@@ -406,7 +406,7 @@ async def test_an_id_cannot_be_amended_to_itself_or_to_another_keys_id(world: Wo
         await desk.resolve(key, order_id=f"tx-{key}", **ADA)
     for order_id, why in (
         ("tx-a", "is already recorded for the key"),
-        ("tx-b", "is the order of another key"),
+        ("tx-b", "belongs to another key"),
     ):
         with pytest.raises(ValueError, match=f"order_id: {why}"):
             await desk.amend("a", order_id=order_id, **ADA)

@@ -187,7 +187,7 @@ async def test_an_id_of_another_key_is_refused(world: World, prefix: str, typed:
     order_id = prefix + typed(order.id.removeprefix("tx-"))
     why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
 
-    assert why == "order_id: is the order of another key"
+    assert why == "order_id: belongs to another key"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

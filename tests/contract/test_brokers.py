@@ -165,7 +165,7 @@ def test_a_process_that_misses_its_points_or_ends_by_itself_is_reported(monkeypa
     monkeypatch.setattr(broker_contract, "TIMEOUT", 0.0)
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader:
-        with pytest.raises(AssertionError, match=r"has not reached \['holding-0'\] within 0 s"):
+        with pytest.raises(AssertionError, match=r"did not start \['holding-0'\] within 0 s"):
             broker_contract.next_reached(reader, {"holding-0"})
         writer.close()
         with pytest.raises(AssertionError, match="a worker process ended by itself"):

@@ -201,7 +201,7 @@ async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(
     assert "The dual-control rule" in shown.text
     assert "Approving ends dual control" in shown.text
     assert answer.status == 303
-    assert "Nothing on this page: use transfer-async journal four-eyes" in (await ada.key(FOUR_EYES)).text
+    assert "No action is possible here: use transfer-async" in (await ada.key(FOUR_EYES)).text
     steps = [step.move for step in await desk.operators_side.history(FOUR_EYES)]
     assert "waive" in steps
 

@@ -121,7 +121,7 @@ async def test_a_page_of_a_wrong_scope_does_not_show_an_empty_list(world: World)
         pages = [await ada.get(), await ada.get(live="1"), await ada.get("/found"), await ada.key()]
 
     for shown in pages:
-        assert f"The journal contains no keys of this scope, only keys of {world.scope}." in shown.text
+        assert f"The journal contains no keys in this scope, only keys in {world.scope}." in shown.text
         assert "No key needs attention" not in shown.text
 
 

@@ -176,7 +176,7 @@ async def worker(side, sandbox, tmp_path, *more):
 
 async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
-        health = (await process.line("health ")).removesuffix("/ready and /live")
+        health = (await process.line("health checks: ")).removesuffix("/ready and /live")
         await there.send(command().to_json())
         assert await process.line("placing ") == "k"
         told = await there.outcome()

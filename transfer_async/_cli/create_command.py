@@ -122,8 +122,8 @@ def create(
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
     line has an outcome. At the start, an existing PATH is renamed to PATH.old. None of these files contains
-    personal data. Nothing is sent if they say that a line's order exists or may exist, but the journal has no
-    record of the line's key in this scope.
+    personal data. If they show that a line's order exists or may exist, but the journal has no record of the
+    line's key in this scope, nothing is sent.
 
     --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
     a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is
@@ -380,7 +380,7 @@ async def _refuse_if_forgotten(client: TransferClient, key: str, outcomes: Path)
             f"--journal: contains no record of the key '{shown(key)}' in the scope "
             f"{shown(client.operators.scope)}, but {shown(str(outcomes))} says that its order exists or may "
             "exist: pass the journal, the base URL and the scope of that run. To make the payments of FILE "
-            "again, move its outcomes to another directory; nothing was sent"
+            "again, move its outcomes file to another directory; nothing was sent"
         )
 
 
@@ -557,9 +557,9 @@ class BulkRun:
     async def _retry_postponed(self) -> None:
         """Retry the lines that wait for a lease, until they are done or all leases have expired."""
         if self._postponed and not self._is_over:
-            lines = "1 line waits" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines wait"
+            lines = "1 line" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines"
             longest = duration(max(0.0, self._last_lease_ends - self._clock.now()))
-            self._progress.say(f"{lines} up to {longest} for another worker's lease to expire")
+            self._progress.say(f"waiting up to {longest} for another worker's lease to expire: {lines}")
         until, wait = self._last_lease_ends + MARGIN, FIRST_WAIT
         while self._postponed and not self._is_over:
             left = max(0.0, until - self._clock.now())

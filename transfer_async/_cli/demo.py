@@ -237,12 +237,20 @@ class BackOffice:
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
         """Return the order for ``intent``, or None while the order is unknown."""
         if not self.at_work:
-            self._tell("bank", intent.key, "the back office has not looked for the order yet: unknown")
+            self._tell(
+                "bank",
+                intent.key,
+                "the back office has not looked for the order yet: the outcome stays unknown",
+            )
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
             # If no order is found, this proves nothing: a request that stalled may still take effect.
-            self._tell("bank", intent.key, f"the back office found {len(found)} matching orders: unknown")
+            self._tell(
+                "bank",
+                intent.key,
+                f"the back office found {len(found)} matching orders: the outcome stays unknown",
+            )
             return None
         self._tell(
             "bank", intent.key, f"the back office (here, the sandbox) has found the order: {found[0].id}"
@@ -297,7 +305,7 @@ PAYMENTS = (
     Payment(
         OTHER,
         PersonName("Amaka", "Nwosu"),
-        "pays Amaka Nwosu, but with Ben Okri's username",
+        "pays Amaka Nwosu, but gives Ben Okri's username",
         "the names do not match, and no order exists",
         (CLOSE,),
         MatchResult.NO_MATCH,
@@ -326,7 +334,7 @@ async def _beneficiaries(scene: Scene) -> None:
                     await client.create_order(order, key=payment.key, beneficiary=payment.to)
                 except BeneficiaryNotVerified as no:
                     result = no.result.value.replace("_", " ")
-                    lines.tell("client", payment.key, f"the call ends: never sent ({result})")
+                    lines.tell("client", payment.key, f"the call ends: the order was never sent ({result})")
                     is_expected = no.result is payment.result and not no.order_may_exist
                 lines.check(payment.key, payment.claim, is_expected and customer.asked == [*payment.asked])
         lines.check(OTHER, "no hold was ever placed", OTHER not in {**ledger.kept, **ledger.released})
@@ -568,7 +576,9 @@ async def _a_lost_answer(scene: Scene) -> None:
     try:
         await _create_lost(scene)
     except OutcomeUnknown as doubt:
-        lines.tell("client", LOST, f"the call ends: {doubt.outcome.value} ({type(doubt).__name__})")
+        lines.tell(
+            "client", LOST, f"the call ends: the outcome is {doubt.outcome.value} ({type(doubt).__name__})"
+        )
         honest = doubt.outcome is Outcome.UNKNOWN and doubt.order_may_exist
         lines.check(LOST, "the error reports that the order may exist", honest)
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
@@ -597,7 +607,9 @@ async def _a_refusal(scene: Scene) -> None:
     try:
         await scene.client.create_order(usd_order("tunde.bello", "noah.lind", "75.00"), key=REFUSED)
     except Refused as no:
-        lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
+        lines.tell(
+            "client", REFUSED, f"the call ends: the order was refused with status {no.status}: {_reason(no)}"
+        )
         lines.check(REFUSED, "the error reports that no order exists", not no.order_may_exist)
     else:
         raise FalseClaim("an order was created for a beneficiary who cannot be paid")
@@ -622,7 +634,7 @@ async def _the_matcher_bot(scene: Scene) -> None:
         scene.lines.tell("sandbox", key, f"matched: {order.id}")
         now = scene.office.order(order.id)
         same = now.id == order.id and now.state is OrderState.MATCHED
-        scene.lines.check(key, "the order is the same, and its state is now matched", same)
+        scene.lines.check(key, "the order is the same, and is now matched", same)
 
 
 async def _what_there_is(scene: Scene) -> None:
@@ -649,8 +661,8 @@ STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
     ("A response is lost: the service processes the order and closes the connection", _a_lost_answer),
     (
         (
-            "The doubt is resolved: the bank finds out that the order exists (in this "
-            "demo, it asks the sandbox)"
+            "The order in doubt is resolved: the bank (here, by asking the sandbox) finds out "
+            "that the order exists"
         ),
         _the_doubt_ends,
     ),

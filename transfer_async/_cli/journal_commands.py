@@ -55,7 +55,7 @@ app = typer.Typer(
         "Manage a journal: list keys in doubt and pending undos, and resolve or refute "
         "orders in doubt. Exit codes: 0 done; 1 the journal failed or refused the "
         "decision, or you answered no; 2 usage error; 3 some rows of --from were "
-        "refused; 4 the journal contains only keys of other scopes."
+        "refused; 4 the journal contains only keys in other scopes."
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -362,7 +362,7 @@ def audit(
         str | None, typer.Option(help="List only entries before this date or time; UTC by default.")
     ] = None,
     decisions: Annotated[
-        bool, typer.Option("--decisions", help="List only decisions and proposals, but no notes or look-ups.")
+        bool, typer.Option("--decisions", help="List only decisions and proposals, not notes or look-ups.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -59,14 +59,14 @@ class JournalTarget:
     ) -> T:
         """Open the journal, return the result of ``work``, and close the journal.
 
-        End the command if the journal contains only keys of other scopes, because empty output would look as
+        End the command if the journal contains only keys in other scopes, because empty output would look as
         if there were no doubts.
 
         Args:
             work: receives the operators' interface to the journal.
             settle_after: seconds until a refutation is accepted; see `Operators`.
             refusal_code: the exit code if ``work`` raises a ValueError.
-            in_any_scope: whether to accept a journal that contains only keys of other scopes.
+            in_any_scope: whether to accept a journal that contains only keys in other scopes.
             wrap: a function that takes the journal, and returns the journal to use instead.
         """
         store = self.journal
@@ -78,13 +78,13 @@ class JournalTarget:
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
                     advice = "pass the right scope with --scope or --base-url"
-                    fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
+                    fail(f"journal: the journal has no keys in {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
         return run_journal(opened(), refusal_code=refusal_code)
 
     def checked(self) -> None:
-        """End the command if the journal contains only keys of other scopes."""
+        """End the command if the journal contains only keys in other scopes."""
 
         async def nothing(_: Operators) -> None:
             return None

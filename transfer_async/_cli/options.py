@@ -69,8 +69,8 @@ SettleAfter = Annotated[
     float,
     typer.Option(
         help=(
-            "Seconds to wait, after the last moment at which an order could have been sent, before accepting "
-            "that it does not exist."
+            "Minimum seconds between the last moment at which an order could have been sent and its "
+            "refutation."
         )
     ),
 ]
@@ -78,8 +78,8 @@ AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Replaces --settle-after when resolve returns NO_ORDER for an order whose sender never reported "
-            "a result and may only be suspended; 86400 (a day) by default."
+            "Used instead of --settle-after if resolve returns NO_ORDER for an order whose sender never "
+            "reported a result; 86400 (a day) by default."
         )
     ),
 ]

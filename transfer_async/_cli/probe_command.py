@@ -81,7 +81,7 @@ def probe(
     ] = None,
     apart: Annotated[
         str,
-        typer.Option(help="For levels 1 and 2, the step from each matcher_amount to the next."),
+        typer.Option(help="For levels 1 and 2, the difference between one matcher_amount and the next."),
     ] = "1",
     hooks: Annotated[
         str | None,
@@ -100,12 +100,12 @@ def probe(
     maximum cost:
 
     \b
-      0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
+      0  reads only: a wrong token, an unknown path, headers, proxies, how long a connection stays open
       1  orders that must be refused; if one is created, the probe stops
       2  real orders: the same body twice, fields left out, amounts at and beyond limits, a cut connection
 
-    Levels 1 and 2 send orders through the client and its journal. Each order counts with its full amount,
-    whatever its outcome, and is counted before it is sent. --most-orders and --most-amount apply to the total
+    Levels 1 and 2 send orders through the client and its journal. The full amount of each order is
+    counted before the order is sent, whatever its outcome. --most-orders and --most-amount apply to the total
     of all runs that use the same journal, even if runs are killed and repeated. If the service is busy (429,
     503), the order is sent again later and counted again. The probe stops if the service does not respond or
     rejects the token.

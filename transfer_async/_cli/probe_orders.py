@@ -82,7 +82,7 @@ CASES = (
     Case(
         profile.CUT_AGAIN,
         ORDERS,
-        ("the same body again after the connection was closed, if the service recognises repeated bodies"),
+        ("the body from the closed connection again, if the service recognises repeated bodies"),
         profile.CUT,
     ),
     *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
@@ -465,7 +465,7 @@ def _check_answered(planned: PlannedOrder, response: Response) -> None:
         raise Stopped(
             f"{planned.name} ({planned.case.why}) was sent, but no response arrived: look "
             "for the order in the test environment, then run the probe again. The probe "
-            "will send the order once more. If no response arrives again, the profile will "
+            "will send the order once more. If there is again no response, the profile will "
             "record the missing response"
         )
 

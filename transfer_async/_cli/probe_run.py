@@ -340,9 +340,7 @@ def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
     if not taken:
         return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
-    return REFUSED - taken, (
-        f"without {shown}, which does not prove a refusal: a response with this status contained an order"
-    )
+    return REFUSED - taken, (f"the default, without {shown}: a response with this status contained an order")
 
 
 def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
@@ -420,8 +418,8 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. The order whose connection was closed exists, because the repeated order was refused"
-    return f"{note}. It is unknown whether the order whose connection was closed exists"
+        return f"{note}. The order on the closed connection exists, because the repeated order was refused"
+    return f"{note}. It is unknown whether the order on the closed connection exists"
 
 
 def as_lines(proposal: Proposal) -> Iterator[str]:

@@ -39,7 +39,7 @@ ROWS_REFUSED = 3
 """The `journal` commands with `--from`: some rows were refused, and all others are decided."""
 
 OTHER_SCOPE = 4
-"""The `journal` commands: the journal contains only keys of other scopes."""
+"""The `journal` commands: the journal contains only keys in other scopes."""
 
 OWED = 3
 """`journal recover`: an undo is still pending, or a record is corrupt."""

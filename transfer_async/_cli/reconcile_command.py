@@ -113,7 +113,7 @@ def reconcile(
     not exist, because an order that is missing from the export may appear later.
 
     Exit codes: 0 the export and the journal agree; 1 the journal or the export cannot be read or compared; 2
-    usage error; 3 something needs attention; 4 the journal contains only keys of other scopes.
+    usage error; 3 something needs attention; 4 the journal contains only keys in other scopes.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -218,9 +218,7 @@ def _text(finding: Finding) -> str:
             return f"{key}: only {order_id} matches; to resolve the key, run {command}"
         case Ambiguous(key, order_ids, refuted):
             others = (
-                f"; refuted keys to which one of these orders may belong: {', '.join(refuted)}"
-                if refuted
-                else ""
+                f"; one of these orders may belong to a refuted key: {', '.join(refuted)}" if refuted else ""
             )
             return f"{key}: ambiguous; matching orders: {', '.join(order_ids)}{others}"
         case NotFound(key):

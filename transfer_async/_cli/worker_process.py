@@ -98,7 +98,7 @@ def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[s
         f"commands from {settings.commands} at {public(plan.broker)}",
         f"outcomes to {settings.outcomes}, dead letters to {settings.dead_letters}",
         f"journal {public(plan.journal)}",
-        f"health {health}/ready and /live",
+        f"health checks: {health}/ready and /live",
     ]
     return (
         lines if places_hold else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']

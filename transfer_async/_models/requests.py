@@ -129,7 +129,7 @@ def problem(key: object) -> str | None:
     if UNSEEN.search(key):
         return "contains an invisible character: the key without it looks the same, but is another key"
     if not unicodedata.is_normalized("NFC", key):
-        return "is not in Unicode's normal form C: the key in that form looks the same, but is another key"
+        return "is not in Unicode normal form C: the key in that form looks the same, but is another key"
     return None
 
 
@@ -281,7 +281,7 @@ def _text_rule(pattern: str | None, rule: str, **more: Any) -> dict[str, Any]:
 _USERNAME = _text_rule(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", ignores_case=True)
 _CURRENCY = _text_rule(r"[A-Z0-9]{2,10}", "2 to 10 of A-Z and 0-9")
 _COUNTRY = _text_rule(r"[A-Z]{2}", "two upper-case letters")
-_METHOD = _text_rule(None, "a payment method type's name")
+_METHOD = _text_rule(None, "the name of a payment method type")
 _PRICE = {"problem": _price_problem, "is_number": True}
 _FEE = {"problem": _fee_problem, "is_number": True}
 # The balance may change before a redelivery.

@@ -374,8 +374,9 @@ class Times:
             )
         if lease > LONGEST_LEASE:
             raise ValueError(
-                f"lease: must not be more than {LONGEST_LEASE:g} s, because a dead worker's key stays bound "
-                f"for that long. The retry deadline can therefore be at most {LONGEST_LEASE / 1.5:g} s"
+                f"lease: must not be more than {LONGEST_LEASE:g} s, because a dead worker's key stays "
+                "claimed for that long. The retry deadline can therefore be at most "
+                f"{LONGEST_LEASE / 1.5:g} s"
             )
 
 

@@ -367,10 +367,10 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that lists the only scopes with keys, such as ``only keys of live and test``."""
+    """Return a clause that lists the only scopes with keys, such as ``only keys in live and test``."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
-    return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
+    return Sentence(f"only keys in {', '.join(['{}'] * len(shown))}{more}", shown)
 
 
 # --- refusals ----------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
     if denial is Rejection.TOO_EARLY:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
-        return ValueError("order_id: is the order of another key")
+        return ValueError("order_id: belongs to another key")
     return ValueError(f"key: another person or worker has just changed it; it is now {state_text(entry)}")
 
 

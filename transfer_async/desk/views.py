@@ -643,7 +643,7 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
     "noted": ("note", "Saved: your note is in the history."),
     "watched": ("watch", "The list shows that you are looking at this key, until the key changes."),
-    "unwatched": ("unwatch", "The list no longer shows anyone looking at this key."),
+    "unwatched": ("unwatch", "The list no longer shows that anyone is looking at this key."),
 }
 """The changes that the URL of a key's page may contain, each with its transition and confirmation."""
 
@@ -672,10 +672,10 @@ def confirmation(
 
 
 def other_scopes_text(names: tuple[str, ...]) -> Sentence:
-    """Return a warning that the journal contains only keys of other scopes."""
+    """Return a warning that the journal contains only keys in other scopes."""
     found = only_scopes(names)
     return Sentence(
-        f"The journal contains no keys of this scope, {found.text}. Start the page for the right scope.",
+        f"The journal contains no keys in this scope, {found.text}. Start the page for the right scope.",
         found.values,
     )
 
@@ -684,19 +684,23 @@ def nothing_to_do(view: KeyView) -> str:
     """Return a text that explains why no decision about a key can currently be made."""
     if view.key == FOUR_EYES and not view.readable:
         return (
-            "Nothing on this page. The dual-control rule cannot be read, so dual control "
+            "No action is possible here. The dual-control rule cannot be read, so dual control "
             "stays required: to repair the rule, run transfer-async journal four-eyes "
             "demand."
         )
     if view.key == FOUR_EYES:
-        return "Nothing on this page: use transfer-async journal four-eyes."
+        return "No action is possible here: use transfer-async journal four-eyes."
     if view.is_sealed:
-        return "Nothing yet: the key's record is encrypted, so restart the page with the encryption key."
+        return (
+            "No action is possible yet: the record is encrypted, so restart the page with the encryption key."
+        )
     if view.pending_undos:
-        return "Nothing: the next recovery runs the pending undos."
+        return "No action is needed: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:
-        return "Nothing, because nothing was sent: a redelivery or the next recovery continues the call."
-    return "Nothing: the call has ended."
+        return (
+            "No action is needed: nothing was sent, and a redelivery or the next recovery continues the call."
+        )
+    return "No action is needed: the call has ended."
 
 
 def problem_text(error: Exception) -> str:

@@ -315,7 +315,7 @@ _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear later"),
     (Amend, S.CREATED, S.CREATED, "a person gave the wrong order id, and the right id is known"),
     (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong order id, and the right id is not known"),
-    (Waive, S.FREE, S.FREE, "for the scope itself: two people have agreed to end dual control"),
+    (Waive, S.FREE, S.FREE, "two people have agreed to end dual control for the scope"),
 )
 
 _CAN_BE_PROPOSED = {(source, move.decision) for move, source, *_ in _DECISIONS if hasattr(move, "decision")}
@@ -330,7 +330,7 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
         for state in _PROPOSABLE
     ),
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
-    (Demand, S.FREE, S.FREE, "for the scope itself: dual control is required from now on"),
+    (Demand, S.FREE, S.FREE, "dual control is required for the scope from now on"),
     *((Look, state, state, "the history must record who saw the parties' names") for state in S),
     *((Note, state, state, "a person adds a note to the history") for state in S),
     *((Watch, state, state, "others see that someone is looking at the key") for state in S),

@@ -298,7 +298,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         """
         enter = getattr(self.store, "__aenter__", None)
         if enter is not None:
-            await _read(enter, doing="opened")
+            await _read(enter, failure="the journal could not be opened")
 
     async def write(
         self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
@@ -319,7 +319,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         except BaseException as error:
             if must_propagate(error):
                 raise
-            failed = _failed(error, f"failed on {move.name}")
+            failed = _failed(error, f"the journal failed on {move.name}")
         else:
             if verdict is not None and verdict.denial is not Rejection.UNREAD:
                 return verdict
@@ -420,23 +420,23 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def prune(self, *, before: datetime) -> int:
         """See `Journal.prune`. An invalid time raises `NotToBeForgotten`, not `JournalFailed`."""
         pruning = partial(self.store.prune, self.scope, before=before)
-        return await _read(pruning, doing="pruned", wrong_use=(NotToBeForgotten,))
+        return await _read(pruning, failure="the journal could not be pruned", wrong_use=(NotToBeForgotten,))
 
 
 async def _read(
     reading: Callable[..., Awaitable[T]],
     *given: object,
     key: str | None = None,
-    doing: str = "read",
+    failure: str = "the journal could not be read",
     wrong_use: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Call ``reading`` and return its result. ``doing`` names the operation in the error message."""
+    """Call ``reading`` and return its result. ``failure`` describes an error in its message."""
     found = await try_call(reading, *given)
     if type(found) is not Raised:
         return found
     if is_a(found.error, wrong_use):
         raise sanitize_exception(found.error)
-    error = _failed(found.error, f"could not be {doing}")
+    error = _failed(found.error, failure)
     error.key = error.key or key
     raise error
 
@@ -452,11 +452,11 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
     return JournalFailed(why)
 
 
-def _failed(error: BaseException, what: str) -> JournalFailed:
+def _failed(error: BaseException, failure: str) -> JournalFailed:
     """Return ``error`` without secrets if it is a `JournalFailed`, else a `JournalFailed` caused by it."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause
-    failed = JournalFailed(f"the journal {what} ({name_of(cause)})")
+    failed = JournalFailed(f"{failure} ({name_of(cause)})")
     failed.__cause__ = cause
     return failed

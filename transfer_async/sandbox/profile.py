@@ -309,27 +309,27 @@ class Special:
 USERS = ("poster_username", "poster_recipient_username")
 
 MUST_BE_REFUSED: Mapping[str, Special] = {
-    NOT_JSON: Special("its body is not JSON", lambda _: b"an order", lambda _: False),
-    "empty-object": Special("it has no fields", lambda _: b"{}", lambda document: document == {}),
-    "no-users": Special("it has neither poster nor beneficiary", _without(*USERS), _lacks(*USERS)),
+    NOT_JSON: Special("the body is not JSON", lambda _: b"an order", lambda _: False),
+    "empty-object": Special("the order has no fields", lambda _: b"{}", lambda document: document == {}),
+    "no-users": Special("the order has neither poster nor beneficiary", _without(*USERS), _lacks(*USERS)),
     "same-users": Special("poster and beneficiary are the same", _to_self, _is_to_self),
     "unknown-beneficiary": Special(
-        "its beneficiary is not registered (specification 4.1, rule 2)",
+        "the beneficiary is not registered (specification 4.1, rule 2)",
         _changed(poster_recipient_username=NOBODY),
         lambda document: _value(document, "poster_recipient_username") == NOBODY,
     ),
     "unknown-currency": Special(
-        "its matcher_currency does not exist",
+        "matcher_currency does not exist",
         _changed(matcher_currency=NO_CURRENCY),
         lambda document: _value(document, "matcher_currency") == NO_CURRENCY,
     ),
     "negative-amount": Special(
-        "its amounts are negative",
+        "the amounts are negative",
         _changed(poster_amount="-15.00", matcher_amount="-10.00", exchange_rate="1.5"),
         lambda document: _amount(document) < 0,
     ),
     "zero-amount": Special(
-        "its amounts are 0",
+        "the amounts are 0",
         _changed(poster_amount="0", matcher_amount="0"),
         lambda document: str(_value(document, "poster_amount")) == "0",
     ),

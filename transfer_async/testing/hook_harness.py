@@ -219,7 +219,7 @@ class HookHarness:
         made = make_intent(order or self.bank.order, key=key)
         self.intents.append(made)
         if like is not None:
-            self.did.append(f"{self.named(made)} has the key of {self.named(like)}")
+            self.did.append(f"{self.named(made)} has the same key as {self.named(like)}")
         return made
 
     async def new_worker(self) -> None:

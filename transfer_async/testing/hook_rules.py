@@ -122,7 +122,7 @@ RETRIES = HookRule(
     "retries",
     "A hook that retries by itself after a lost response places no more than one hold.",
     "The first request succeeded and only its response was lost: the money is held twice.",
-    "Send the intent.id as the idempotency key of every attempt, never a new one.",
+    "Send intent.id as the idempotency key of every attempt. Never create a new key.",
 )
 CUT_OFF = HookRule(
     "cut-off",

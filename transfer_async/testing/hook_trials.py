@@ -173,9 +173,9 @@ TRIALS: dict[str, Trial] = {
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
     "two intents with the same key": _two_intents_of_one_key,
     "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_refusal,
-    "a worker is killed during place, then place again": _killed_and_placed_again,
-    "a worker is killed during place, then the undo": _killed_and_released,
-    "an amount that no customer has": _refused,
+    "a worker is killed during place, then place is called again": _killed_and_placed_again,
+    "a worker is killed during place, then the undo is called": _killed_and_released,
+    "an amount that exceeds every balance": _refused,
     f"{CONCURRENT} concurrent payments": _many,
     "the other hooks, called and undone twice": checks,
 }
@@ -216,9 +216,9 @@ async def _release_cut(cut: Cut, harness: HookHarness) -> bool:
 
 
 CUT_TRIALS: dict[str, CutTrial] = {
-    "place is interrupted, then released at once": _cut_and_released,
-    "place is interrupted, then place again": _cut_and_asked_again,
-    "release is interrupted, then release again": _release_cut,
+    "place is interrupted, then release is called at once": _cut_and_released,
+    "place is interrupted, then called again": _cut_and_asked_again,
+    "release is interrupted, then called again": _release_cut,
 }
 """The trials with an interruption, by title.
 

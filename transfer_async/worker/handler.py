@@ -174,7 +174,7 @@ class Handler:
             return doubt
         # The next delivery of the message reads the final result from the journal.
         return JournalFailed(
-            "the doubt has ended in the meantime; the next delivery returns the outcome",
+            "the order is no longer in doubt; the next delivery returns the outcome",
             outcome=Outcome.UNKNOWN,
             key=intent.key,
         )

@@ -140,7 +140,7 @@ async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
         await killed_at(desk, key, transitions.MarkSending if key == keys[0] else transitions.Create)
     await desk.run(*range(1, 9))
 
-    assert desk.progress.said == ["2 lines wait up to 1 min 0 s for another worker's lease to expire"]
+    assert desk.progress.said == ["waiting up to 1 min 0 s for another worker's lease to expire: 2 lines"]
     assert sum(desk.world.time.slept) == pytest.approx(60.0, abs=1)
     assert desk.made.is_complete
     assert {line: one["outcome"] for line, one in (await desk.told()).items() if line in (4, 6)} == {

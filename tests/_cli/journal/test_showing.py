@@ -147,7 +147,7 @@ async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: 
         result = await asked(command, *given, "--scope", "elsewhere", code=4)
         assert (command, result.stdout) == (command, "")
         assert result.stderr.endswith(
-            f"the journal has no key of elsewhere, only keys of {world.scope}: "
+            f"the journal has no keys in elsewhere, only keys in {world.scope}: "
             "pass the right scope with --scope or --base-url\n"
         )
     assert {*OF_A_SCOPE, "upgrade"} == {

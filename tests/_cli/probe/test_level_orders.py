@@ -178,8 +178,8 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
         assert number_sent(sandbox) == count
         stopped.append(run.stopped)
 
-    assert stopped[0].startswith("not-json (its body is not JSON) was sent, but no response arrived")
-    assert stopped[1].startswith("empty-object (it has no fields) was sent, but no response arrived")
+    assert stopped[0].startswith("not-json (the body is not JSON) was sent, but no response arrived")
+    assert stopped[1].startswith("empty-object (the order has no fields) was sent, but no response arrived")
     assert stopped[2] is None
     assert run.profile.answers["not-json"].status is None  # Two attempts at "not-json" got no response.
     assert run.profile.answers["empty-object"].status == 422

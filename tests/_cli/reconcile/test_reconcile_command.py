@@ -134,7 +134,7 @@ async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
     assert f"lost: ambiguous; matching orders: {order_id}" in output
-    assert "refuted keys to which one of these orders may belong: mistaken" in output
+    assert "one of these orders may belong to a refuted key: mistaken" in output
     assert "0 proposed" in output
     assert f"{order_id}: belongs to no key" in output
     found_as_json = await found(export)

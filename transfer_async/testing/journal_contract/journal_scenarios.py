@@ -259,7 +259,7 @@ DOUBTED = (
 )
 FULL: dict[str, Scenario] = {
     "every field of an order in doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
-    "every field of a resolved doubt is stored": (*DOUBTED, resolve(order_id="tx-7")),
+    "every field of a resolved order is stored": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos is stored": (
         claim(intent=INTENT),
         release(None, pending_undos=UNDOS),
@@ -288,7 +288,7 @@ def _lost(*wanted: Move) -> tuple[Step, ...]:
 
 
 LEASES: dict[str, Scenario] = {
-    "a claim is taken over after its lease, not before": (
+    "a claim can be taken over after its lease expires, not before": (
         (claim(), renew(check="r-1"), LEASE - SHORTLY),
         (Step(claim(2), R.BUSY), SHORTLY, claim(2), mark(epoch=2)),
     ),
@@ -303,7 +303,7 @@ LEASES: dict[str, Scenario] = {
         release(None),
     ),
     "a lease is renewed": (claim(), LEASE - 1, renew(), LEASE - 1, Step(claim(2), R.BUSY)),
-    "a claim of the maximum age is taken over": (claim(), MAX_AGE, claim(2), mark(epoch=2)),
+    "a claim that reaches the maximum age can be taken over": (claim(), MAX_AGE, claim(2), mark(epoch=2)),
     "a claim that is too old is undone and a new intent begins": (
         (claim(), renew(check="r-1"), MAX_AGE + 1, claim(2, hooks=("other",))),
         _lost(mark(epoch=2)),
@@ -367,7 +367,7 @@ SETTLING: dict[str, Scenario] = {
         )
         for state, way in WAYS.items()
     },
-    "a refutation waits until the request has settled": (
+    "a refutation waits until the request can no longer take effect": (
         (claim(), mark(), LEASE, expire(), WINDOW + SETTLE_AFTER - LEASE - SHORTLY),
         (Step(refute(), R.TOO_EARLY), SHORTLY, refute(pending_undos=undos("hold"))),
     ),
@@ -438,13 +438,13 @@ PENDING: dict[str, Scenario] = {
         (claim(), release(None, pending_undos=undos("hold"), lease=0.0), acquire_lease()),
         (Step(acquire_lease(), R.BUSY), LEASE, acquire_lease()),
     ),
-    "one worker at a time resolves a doubt, and may release its lease": (
+    "one worker at a time resolves an order in doubt, and may release its lease": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
-    "a notification is pending after the resolution of a published doubt": (
+    "a notification is pending after an order published as unknown is resolved": (
         (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
-    "a notification is pending after the refutation of a published doubt": (
+    "a notification is pending after an order published as unknown is refuted": (
         IN_DOUBT,
         request_notification(),
         SETTLE_AFTER + WINDOW,
@@ -474,7 +474,7 @@ DECISIONS: dict[str, Scenario] = {
         Step(resolve(by="ben", proposal="proposal-2"), R.VOID),
         Step(refute(by="ben", proposal="proposal-1"), R.VOID),
     ),
-    "a refutation is not proposed before the request has settled": (
+    "a refutation cannot be proposed while the request may take effect": (
         (IN_DOUBT, Step(propose(Decision.REFUTE), R.TOO_EARLY), SETTLE_AFTER),
         (propose(Decision.REFUTE), refute(by="ben", proposal="proposal-1")),
     ),
@@ -499,7 +499,7 @@ DECISIONS: dict[str, Scenario] = {
     "an order that the service returned cannot be amended": (
         (CREATED, Step(amend(), R.ANSWERED), Step(take_back(), R.ANSWERED)),
     ),
-    "a corrected order is published too": (
+    "a corrected order id is published too": (
         (IN_DOUBT, request_notification(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
     ),
     "a proposed correction waits for another person's approval": (
