@@ -227,7 +227,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a page that lists the first ``keys``. ``is_partial``: whether more may exist."""
+    """Return the URL of a page that lists as many of ``keys`` as fit. ``is_partial``: more keys may exist."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1

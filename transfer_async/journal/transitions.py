@@ -894,8 +894,8 @@ class Claim(Move, frozen=True, kw_only=True):
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
         The hooks acted on the beneficiary and the bank's own hold, which must therefore be the same; `denial`
-        has already compared the order. This client must have all hooks of the dead worker, so that it can
-        undo them.
+        has already compared the order. This client must have every hook that the dead worker had,
+        so that it can undo what they did.
         """
         if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
             return False

@@ -414,8 +414,8 @@ _DEFAULTS: JsonObject = read(
 class ImitatingService(Service):
     """A `Service` that responds as recorded in a profile, or like the sandbox if nothing is recorded.
 
-    If the recorded service creates orders although a certain field is missing or invalid, a default value
-    replaces that field. All other fields must pass the sandbox's own checks.
+    If the recorded service accepts orders in which a certain field is missing or invalid, this service uses a
+    default value for that field. All other fields must pass the sandbox's own checks.
     """
 
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:

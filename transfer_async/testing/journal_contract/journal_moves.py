@@ -299,7 +299,7 @@ async def judged(journal: Journal, move: Move, *, key: str = "k", scope: str = S
 
 
 def of_key(move: Move, key: str) -> Move:
-    """Return a copy of ``move`` with ``key`` in its intents. A journal rejects the intents of other keys."""
+    """Return a copy of ``move`` with ``key`` in its intents, as a journal requires."""
     if isinstance(move, (Claim, Suspect)):
         return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
     pending_undos = tuple(

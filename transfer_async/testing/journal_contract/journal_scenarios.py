@@ -493,7 +493,7 @@ DECISIONS: dict[str, Scenario] = {
         *(Step(move, key="k2") for move in (claim(), mark(), doubt(), resolve())),
         Step(amend(), R.FOREIGN, key="k2"),
     ),
-    "an order id is withdrawn and the key is in doubt again": (
+    "withdrawing the recorded order id puts the key in doubt again": (
         (claim(), mark(hold="r"), doubt(), resolve(), take_back(), SETTLE_AFTER, refute()),
     ),
     "an order that the service returned cannot be amended": (
