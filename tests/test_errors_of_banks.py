@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import gc
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
@@ -666,3 +667,6 @@ def test_an_exception_that_ends_the_program_passes_through(kind: type[BaseExcept
 
     with pytest.raises(kind):
         asyncio.run(main())
+    # Python logs the call's task when it is collected, and parses source code for the traceback. If that
+    # happens while a later test parses a file, the parser fails: "AST constructor recursion depth mismatch".
+    gc.collect()
