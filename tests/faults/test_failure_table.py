@@ -597,13 +597,28 @@ async def test_an_interim_1xx_response_is_skipped(bank: Bank, status: int):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 422, 425, 429])
-async def test_a_refusal_that_contains_the_order_is_a_doubt(bank: Bank, status: int):
+AS_WRITTEN: dict[str, Callable[[bytes], bytes]] = {
+    "whole": lambda body: body,
+    "cut off": lambda body: body[:-200],
+    "unreadable": lambda body: body.replace(b'"poster_amount"', b'"amount_of_poster"'),
+    "inside another object": lambda body: b'{"message": "limit reached", "order": %b}' % body,
+}
+"""What a proxy may make of an order."""
+
+
+@pytest.mark.parametrize(
+    ("status", "form"),
+    [
+        *((status, "whole") for status in (400, 401, 403, 422, 425)),
+        *((429, form) for form in AS_WRITTEN),
+    ],
+)
+async def test_a_refusal_that_contains_the_order_is_a_doubt(bank: Bank, status: int, form: str):
     """A proxy may replace the status of a response, but not invent the order in its body."""
 
     async def refuse_what_exists(connection: Connection) -> None:
         while request := await connection.request():
-            connection.send(http(status, order_body(request, id="tx-exists")))
+            connection.send(http(status, AS_WRITTEN[form](order_body(request, id="tx-exists"))))
 
     async def token() -> str:
         return f"token-{len(bank.events)}"  # Each call returns a new token.

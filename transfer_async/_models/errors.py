@@ -429,7 +429,7 @@ class OutcomeUnknown(TransferError):
 
 
 class UnreadableOrder(OutcomeUnknown):
-    """A 2xx response that cannot be read as the order that was sent, or a refusal that contains this order.
+    """A 2xx response that cannot be read as the order that was sent, or a refusal that contains an order.
 
     Args:
         order_id: the order's id, if the response's bytes contain one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from functools import partial
 
@@ -198,18 +199,18 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
 def _contradiction(
     classification: Classification, result: ExchangeResult, sent: NewOrder
 ) -> UnreadableOrder | None:
-    """Return the error for a refusal that contains the order that was sent, or None.
+    """Return the error for a refusal that contains the id of an order of the same poster, or None.
 
     The service or a proxy may have replaced the status after the order was processed, for example because a
-    limit was reached in the meantime.
+    limit was reached in the meantime. The order may be cut off, unreadable or inside another object.
     """
     if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
         return None
-    found = _read(result, sent)
-    if not isinstance(found, Order):
+    order_id, poster, body = find_order_id(result.body), sent.poster_username.lower(), result.body.lower()
+    if order_id is None or not (poster.encode() in body or json.dumps(poster)[1:-1].encode() in body):
         return None
-    why = f"the status {result.status} means a refusal, but the response contains the order"
-    return _unreadable(result, why, order_id=found.id, kind=CauseKind.STATUS)
+    why = f"the status {result.status} means a refusal, but the response contains an order of the poster"
+    return _unreadable(result, why, order_id=order_id, kind=CauseKind.STATUS)
 
 
 def _unreadable(
