@@ -159,16 +159,19 @@ async def test_a_live_workers_request_cannot_be_resolved(world: World):
     assert (await world.entry()).state is KeyState.SENDING
 
 
-async def test_a_request_answered_meanwhile_keeps_its_order(world: World):
+@pytest.mark.parametrize("is_seen", [False, True], ids=["unseen", "seen"])
+async def test_a_request_answered_meanwhile_keeps_its_order(world: World, is_seen: bool):
     await world.abandoned(transitions.Create)
-    attempt = (await world.entry()).attempt or ""
+    entry = await world.entry()
+    attempt, seen = entry.attempt or "", {"seen": entry.version} if is_seen else {}
     world.meanwhile(
         transitions.Expire,
         lambda: world.move(transitions.Create(attempt=attempt, order_id="tx-1", reply=b"")),
     )
-    why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
+    with pytest.raises(ValueError, match=r"it is (now )?created \(tx-1\)") as refused:
+        await operators(world).resolve("k", order_id="tx-seen", **seen, **SAID)
 
-    assert why == "key: must be in doubt; it is created (tx-1)"
+    assert isinstance(refused.value, KeyChanged) is is_seen
 
 
 async def test_two_identical_concurrent_resolutions_both_succeed(world: World, desk: Operators):

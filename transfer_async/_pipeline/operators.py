@@ -693,7 +693,7 @@ class Operators:
             entry = await self._quarantined(key, entry, order_id, basis, by_hand=by_hand, proposing=proposing)
         try:
             if entry.state is KeyState.SENDING and entry.attempt is not None:
-                entry = await self._expired(key, entry.attempt)
+                entry = await self._expired(key, entry.attempt, seen=basis.seen)
             if not (was_corrupt and order_id is None and entry.state is KeyState.FREE):
                 _refuse_unless_in_doubt(entry, None if proposing else order_id)
             yield entry, basis if basis.seen is None else attrs.evolve(basis, seen=entry.version)
@@ -739,7 +739,7 @@ class Operators:
             raise ValueError(f"key: a worker may be using the key; try again in {left} s")
         return verdict.entry
 
-    async def _expired(self, key: str, attempt: str) -> Entry:
+    async def _expired(self, key: str, attempt: str, *, seen: int | None) -> Entry:
         """Put a key in doubt if the lease of the worker that was sending its order has expired."""
         verdict = await self._write(key, Expire(attempt=attempt))
         if verdict.denial is None:
@@ -747,6 +747,8 @@ class Operators:
         elif verdict.denial is Rejection.BUSY:
             left = math.ceil(verdict.lease_left)
             raise ValueError(f"key: a worker is sending its order; try again in {left} s")
+        elif seen is not None:  # The sender has reported its outcome in the meantime.
+            raise KeyChanged(verdict.entry)
         return verdict.entry
 
     # --- the write, and its events --------------------------------------------------------------
