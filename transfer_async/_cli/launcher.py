@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the ``transfer-async`` command. `main` raises `SystemExit` at the end, except for ``--version``."""
+    _make_streams_safe()
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # takes 20 ms; other commands do not need it
 
@@ -35,7 +36,6 @@ def main() -> None:
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer, and the whole client
 
-    _make_streams_safe()
     try:
         narrowed(app, sys.argv[1:])(prog_name="transfer-async")
     finally:

@@ -35,7 +35,10 @@ def tell(line: str) -> None:
         redirect_to_null(sys.stdout)
     except OSError as error:
         redirect_to_null(sys.stdout)
-        fail(f"stdout: cannot be written ({error.strerror or error})", FAILED)
+        fail(
+            f"stdout: cannot be written ({error.strerror or error}); the command may have done its work",
+            FAILED,
+        )
 
 
 def complain(line: str) -> None:
