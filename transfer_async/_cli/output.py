@@ -35,10 +35,8 @@ def tell(line: str) -> None:
         redirect_to_null(sys.stdout)
     except OSError as error:
         redirect_to_null(sys.stdout)
-        fail(
-            f"stdout: cannot be written ({error.strerror or error}); the command may have done its work",
-            FAILED,
-        )
+        why = f"stdout: cannot be written ({error.strerror or error}); the command may have done its work"
+        fail(why, FAILED)
 
 
 def complain(line: str) -> None:
