@@ -172,8 +172,7 @@ def classify_response(result: ExchangeResult, policy: RetryPolicy, table: tuple[
     return row.classification  # The last row always matches.
 
 
-_CENT = Decimal("0.01")
-"""The maximum allowed difference between an amount that was sent and the amount in the response."""
+_CENT = Decimal("0.01")  # the largest allowed difference between the amounts in an order and its response
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:

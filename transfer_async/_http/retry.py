@@ -36,8 +36,7 @@ CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
 
 _SECONDS = re.compile(r"[0-9]+")
-_LONGEST = 1e11
-"""The maximum of a ``Retry-After`` header in seconds. Thousands of digits would become an infinite number."""
+_LONGEST = 1e11  # the maximum of a Retry-After in seconds; thousands of digits would become infinity
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
@@ -142,10 +141,7 @@ class TokenBucket:
         self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Take the tokens for a retry after ``error``.
-
-        If too few tokens are left, take none and return False.
-        """
+        """Take the tokens for a retry after ``error``, or return False if too few are left."""
         if isinstance(error, Unauthorized):  # Each call retries it only once, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
@@ -181,11 +177,7 @@ async def run_retries(
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
     Call `run_retries` only after a failure, because starting tenacity takes an eighth of a request's time.
-
-    Args:
-        until: a function that returns whether an attempt may still begin in a given number of seconds.
-        may: a function that returns whether an error allows a retry.
-        pause: an async function that waits for the duration of a `Pause`.
+    ``until`` returns whether an attempt may still begin in a given number of seconds.
     """
     import tenacity
 
@@ -222,10 +214,7 @@ async def run_retries(
 
 
 async def _slept(_: float) -> None:
-    """Do nothing.
-
-    Do nothing, because ``before_sleep``, which receives the error, has already waited.
-    """
+    """Do nothing, because ``before_sleep``, which receives the error, has already waited."""
 
 
 def prepare() -> None:
@@ -255,10 +244,9 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
 
 
 # --- rate limiter ------------------------------------------------------------------------------------
-# A client may limit its requests per second. Orders beyond the limit wait in a queue.
-#
-# The aiolimiter library is not sufficient. It cannot predict how long a wait will be, so orders could not be
-# rejected early. It lets new orders overtake waiting ones. It always uses the event loop's clock.
+# A client may limit its requests per second. Orders beyond the limit wait in a queue. The aiolimiter library
+# is not sufficient. It cannot predict how long a wait will be, so orders could not be rejected early. It lets
+# new orders overtake waiting ones. It always uses the event loop's clock.
 
 
 def _as_float(value: Any) -> Any:
@@ -308,11 +296,7 @@ class RateLimitQueue:
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait in the queue for a slot, take the slot, and return the waiting time in seconds.
-
-        Raises:
-            TimeoutError: the wait exceeded ``within`` seconds, or was expected to.
-        """
+        """Wait at most ``within`` seconds for a slot, take it, and return the waiting time in seconds."""
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:
             self.take_slot()

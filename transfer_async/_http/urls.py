@@ -19,11 +19,7 @@ _BEHIND = re.compile(r"[?#].*")
 
 
 def normalised(base_url: str) -> str:
-    """Return ``base_url`` in normalised form: in lower case, without a default port or a trailing slash.
-
-    The scheme must be https, or http if the host is this machine's loopback. The URL must not contain a user,
-    password, query or fragment.
-    """
+    """Return ``base_url`` in normalised form: in lower case, without a default port or a trailing slash."""
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not contain spaces or control characters")
     url = _url(base_url)
@@ -169,11 +165,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def checked_origin(origin: str | None) -> str | None:
-    """Return ``origin`` in the form that browsers send; None stays None.
-
-    Raises:
-        ValueError: ``origin`` is not an origin, such as ``https://desk.bank.example``.
-    """
+    """Return ``origin`` in the form that browsers send; None stays None."""
     if origin is None:
         return None
     given = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
