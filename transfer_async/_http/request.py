@@ -280,8 +280,6 @@ _RESERVED = frozenset(
         *("keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
     }
 )
-
-
 _OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")  # headers that must differ for each order
 
 
@@ -374,18 +372,16 @@ class TokenSource:
     def __init__(
         self, token: Token, *, timeout: float, user_agent: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        kind = "a string, or an async callable that returns one"
-        self._ask = (
-            None if isinstance(token, str) else checked_async(token, "token()", name="token", kind=kind)
-        )
-        self._timeout = timeout
-        self._user_agent = user_agent
-        self._own_headers = headers or {}
+        self._timeout, self._user_agent, self._own_headers = timeout, user_agent, headers or {}
         self._asking: asyncio.Task[CIMultiDict[str]] | None = None
-        self.current: CIMultiDict[str] | None = (
-            self._headers_for(checked(token)) if isinstance(token, str) else None
-        )
+        self._ask: Callable[[], Awaitable[str]] | None = None
+        self.current: CIMultiDict[str] | None = None
         """The headers to send with every request, or None until the token has been obtained."""
+        if isinstance(token, str):
+            self.current = self._headers_for(checked(token))
+        else:
+            kind = "a string, or an async callable that returns one"
+            self._ask = checked_async(token, "token()", name="token", kind=kind)
 
     @property
     def renewable(self) -> bool:

@@ -23,7 +23,6 @@ from transfer_async._support.util import FrozenStruct, at_least, count, instance
 if TYPE_CHECKING:
     import tenacity
 
-
 T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
@@ -40,9 +39,7 @@ _LONGEST = 1e11  # the maximum of a Retry-After in seconds; thousands of digits 
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
-    if not isinstance(value, frozenset) or not all(
-        type(item) is int and 100 <= item <= 599 for item in value
-    ):
+    if not isinstance(value, frozenset) or not all(type(item) is int and 100 <= item < 600 for item in value):
         raise ValueError(f"{attribute.name}: must contain only HTTP statuses from 100 to 599")
     if any(200 <= status <= 299 for status in value):
         raise ValueError(f"{attribute.name}: must not contain a 2xx status, which is never a refusal")
@@ -104,9 +101,7 @@ class RetryPolicy:
     max_delay: float = field(default=5.0, converter=in_seconds, validator=at_least(0))
     deadline: float = field(default=30.0, converter=in_seconds, validator=at_least(0.001))
     not_processed: frozenset[int] = field(
-        default=frozenset({425, 429}),
-        converter=_as_a_set,
-        validator=_statuses,
+        default=frozenset({425, 429}), converter=_as_a_set, validator=_statuses
     )
     refused: frozenset[int] = field(default=REFUSED, converter=_as_a_set, validator=_statuses)
     budget: RetryBudget = field(factory=RetryBudget, validator=instance_of(RetryBudget))

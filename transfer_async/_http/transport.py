@@ -152,8 +152,7 @@ class Transport:
         max_connections: int,
         response_id_header: str = RESPONSE_ID_HEADER,
     ) -> None:
-        self._base_url = base_url
-        self._response_id_header = response_id_header
+        self._base_url, self._response_id_header = base_url, response_id_header
         self._create_order = URL(base_url + urls.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
@@ -163,8 +162,7 @@ class Transport:
         self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
-        self._max_response_bytes = max_response_bytes
-        self._max_connections = max_connections
+        self._max_response_bytes, self._max_connections = max_response_bytes, max_connections
         if ssl is None and session is not None and base_url.startswith("https:"):
             ssl = _default_context()  # A borrowed session's connector might not verify certificates.
         self._options: dict[str, Any] = {
@@ -222,9 +220,8 @@ class Transport:
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether no more bytes have arrived on ``connection`` since its response was read."""
-        if self._borrowed or not connection.trusted:  # Other requests may use it, or it is closed.
-            return True
-        return connection.is_quiet()
+        # Other requests may use a borrowed session's connection, and an untrusted one is closed.
+        return self._borrowed or not connection.trusted or connection.is_quiet()
 
     async def send(
         self,
