@@ -108,9 +108,8 @@ class ExchangeResult:
         status: the HTTP status from a response object, never from an exception.
         body: the part of the response's body that was read, truncated at the limit.
         intact: whether the body was read completely and without an error.
-        alone: whether exactly one response arrived, and it arrived after its request. ``alone`` is not
-            checked for a 2xx response to an order, because the order in the response shows which request was
-            answered.
+        alone: whether exactly one response arrived, after its request. It is not checked for a 2xx response
+            to an order, because the order in the response shows which request was answered.
     """
 
     sent: bool
