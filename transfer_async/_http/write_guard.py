@@ -4,7 +4,7 @@ A pooled connection may be about to close, or may have received unsolicited byte
 the response to the next request. `exchange` checks the connection and immediately writes to it.
 ``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. Therefore
 `SessionBody`, an order's body, performs the check when the session writes it. For other requests, a
-middleware (`SessionRequest`) performs the check. Traces that aiohttp would await later are awaited before it.
+middleware (`SessionRequest`) does. Traces that aiohttp would await during the write are awaited before.
 """
 
 from __future__ import annotations
