@@ -34,6 +34,8 @@ from transfer_async._models.errors import (
 from transfer_async._models.requests import NewExternalOrder, NewOrder, ascii_lower
 from transfer_async._support.util import FrozenStruct
 
+_CENT = Decimal("0.01")  # the largest allowed difference between the amounts in an order and its response
+
 WRONG_TOKEN = {"message": "Unauthorized"}
 """The only error body that the specification defines (section 7)."""
 
@@ -166,14 +168,8 @@ READ_ANSWERS: tuple[Rule, ...] = (
 
 def classify_response(result: ExchangeResult, policy: RetryPolicy, table: tuple[Rule, ...]) -> Classification:
     """Return the classification of the first matching row of ``table``."""
-    for row in table:
-        if row.fits(result, policy):
-            break
+    row = next(row for row in table if row.fits(result, policy))
     return row.classification  # The last row always matches.
-
-
-_CENT = Decimal("0.01")
-"""The maximum allowed difference between an amount that was sent and the amount in the response."""
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:

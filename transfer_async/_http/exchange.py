@@ -1,9 +1,8 @@
 """Sends a request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
 
-``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
-also writes the head and the body separately, and on Python 3.11 it starts a task to write them. This module
-executes half as many instructions as ``ClientSession.request``, and writes the whole request with a single
-call. aiohttp's connector still handles the connection pool, DNS and TLS.
+``ClientSession.request`` creates several objects and two timers for each request. It writes the head and the
+body separately, and on Python 3.11 starts a task for that. This module executes half as many instructions,
+and writes the request with a single call. aiohttp's connector still handles the connection pool, DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 
@@ -75,8 +74,7 @@ class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
     Waiting fails at the deadline, or if the complete head or the next part of the body does not arrive within
-    ``sock_read`` seconds. Until the head arrives, a single timer enforces the deadline and the ``sock_read``
-    limit.
+    ``sock_read`` seconds.
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:
@@ -149,12 +147,8 @@ async def exchange(
 ) -> Response:
     """Write a request once, to a connection that passes ``guard``'s checks, and wait for the response's head.
 
-    After an error, ``guard`` shows whether the request was written.
-
-    Args:
-        origin: any request to the same host, from which the connector takes the address.
-        head: the result of `head_of`.
-        limits: the time limits; ``total`` and ``sock_read`` must be set.
+    After an error, ``guard`` shows whether the request was written. The connector takes the address from
+    ``origin``, which can be any request to the same host.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total

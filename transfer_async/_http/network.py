@@ -68,9 +68,7 @@ class NetworkSettings:
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.client_cert is not None:
-                doing = ", ".join(
-                    names[name] for name in ("client_cert", "client_key") if getattr(self, name)
-                )
+                doing = ", ".join(names[key] for key in ("client_cert", "client_key") if getattr(self, key))
                 # If no password were passed, OpenSSL would prompt for one on the terminal.
                 context.load_cert_chain(self.client_cert, self.client_key, password="")
         except OSError as error:

@@ -67,10 +67,7 @@ class _RequestState(MutableStruct, kw_only=True):
 
 
 def checked_method(method: str, *, safe: bool) -> str:
-    """Return ``method`` in upper case.
-
-    ``method`` must be an HTTP method, and must be GET or HEAD if ``safe`` is true.
-    """
+    """Return ``method`` in upper case. If ``safe`` is true, it must be GET or HEAD."""
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
@@ -148,8 +145,7 @@ class OtherRequests:
 
     async def _send(self, request: ServiceRequest) -> Any:
         try:
-            # The token is not stored in a local variable, because error trackers record the variables of each
-            # frame.
+            # No local variable holds the token, because error trackers record the variables of each frame.
             state = _RequestState(headers=self._tokens.current or await self._headers(request))
         except (TokenUnavailable, Expired) as error:
             error.order_may_exist = False
@@ -222,10 +218,7 @@ class OtherRequests:
         return headers
 
     async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
-        """Return the headers with the token.
-
-        If the service rejected the token in ``state``, request a new one.
-        """
+        """Return the headers, with a new token if the service rejected the one in ``state``."""
         try:
             async with asyncio.timeout(seconds_left(self._clock, request.deadline)):
                 return await self._tokens.headers(instead_of=state.headers if state else None)
@@ -287,10 +280,7 @@ _RESERVED = frozenset(
         *("keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
     }
 )
-
-
-_OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
-"""The names of headers whose value must differ for each order."""
+_OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")  # headers that must differ for each order
 
 
 def checked_name(setting: str, name: object) -> str:
@@ -318,11 +308,7 @@ def checked_header_name(setting: str, name: object) -> str:
 
 
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
-    """Return a copy of the caller's own ``headers``, which must not contain ``request_id_header``.
-
-    A header is rejected if it cannot be sent, if its value must differ between orders, or if the client sets
-    it. The error message contains no header value.
-    """
+    """Return a checked copy of the caller's own ``headers``. Error messages contain no header value."""
     names = set()
     if request_id_header is not None:
         names.add(checked_header_name("request_id_header", request_id_header).lower())
@@ -369,10 +355,7 @@ Token = str | Callable[[], Awaitable[str]]
 
 
 def checked(token: object) -> str:
-    """Return ``token`` after checking that it can be sent in a header.
-
-    The error message does not contain the token.
-    """
+    """Return ``token`` if it can be sent in a header. Error messages do not contain the token."""
     if not isinstance(token, str) or not token:
         why = "token: must be a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
@@ -389,18 +372,16 @@ class TokenSource:
     def __init__(
         self, token: Token, *, timeout: float, user_agent: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        kind = "a string, or an async callable that returns one"
-        self._ask = (
-            None if isinstance(token, str) else checked_async(token, "token()", name="token", kind=kind)
-        )
-        self._timeout = timeout
-        self._user_agent = user_agent
-        self._own_headers = headers or {}
+        self._timeout, self._user_agent, self._own_headers = timeout, user_agent, headers or {}
         self._asking: asyncio.Task[CIMultiDict[str]] | None = None
-        self.current: CIMultiDict[str] | None = (
-            self._headers_for(checked(token)) if isinstance(token, str) else None
-        )
+        self._ask: Callable[[], Awaitable[str]] | None = None
+        self.current: CIMultiDict[str] | None = None
         """The headers to send with every request, or None until the token has been obtained."""
+        if isinstance(token, str):
+            self.current = self._headers_for(checked(token))
+        else:
+            kind = "a string, or an async callable that returns one"
+            self._ask = checked_async(token, "token()", name="token", kind=kind)
 
     @property
     def renewable(self) -> bool:
@@ -408,11 +389,10 @@ class TokenSource:
         return self._ask is not None
 
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
-        """Return the headers to send with every request.
+        """Return the headers to send with every request: the same dictionary until the token changes.
 
-        The same dictionary is returned until the token changes. After a 401, pass the rejected request's
-        headers as ``instead_of``; a new token is requested unless another call has already replaced these
-        headers.
+        After a 401, pass the rejected request's headers as ``instead_of``; a new token is requested unless
+        another call has already replaced these headers.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current

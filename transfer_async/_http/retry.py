@@ -23,7 +23,6 @@ from transfer_async._support.util import FrozenStruct, at_least, count, instance
 if TYPE_CHECKING:
     import tenacity
 
-
 T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
@@ -36,14 +35,11 @@ CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
 
 _SECONDS = re.compile(r"[0-9]+")
-_LONGEST = 1e11
-"""The maximum of a ``Retry-After`` header in seconds. Thousands of digits would become an infinite number."""
+_LONGEST = 1e11  # the maximum of a Retry-After in seconds; thousands of digits would become infinity
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
-    if not isinstance(value, frozenset) or not all(
-        type(item) is int and 100 <= item <= 599 for item in value
-    ):
+    if not isinstance(value, frozenset) or not all(type(item) is int and 100 <= item < 600 for item in value):
         raise ValueError(f"{attribute.name}: must contain only HTTP statuses from 100 to 599")
     if any(200 <= status <= 299 for status in value):
         raise ValueError(f"{attribute.name}: must not contain a 2xx status, which is never a refusal")
@@ -105,9 +101,7 @@ class RetryPolicy:
     max_delay: float = field(default=5.0, converter=in_seconds, validator=at_least(0))
     deadline: float = field(default=30.0, converter=in_seconds, validator=at_least(0.001))
     not_processed: frozenset[int] = field(
-        default=frozenset({425, 429}),
-        converter=_as_a_set,
-        validator=_statuses,
+        default=frozenset({425, 429}), converter=_as_a_set, validator=_statuses
     )
     refused: frozenset[int] = field(default=REFUSED, converter=_as_a_set, validator=_statuses)
     budget: RetryBudget = field(factory=RetryBudget, validator=instance_of(RetryBudget))
@@ -142,10 +136,7 @@ class TokenBucket:
         self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Take the tokens for a retry after ``error``.
-
-        If too few tokens are left, take none and return False.
-        """
+        """Take the tokens for a retry after ``error``, or return False if too few are left."""
         if isinstance(error, Unauthorized):  # Each call retries it only once, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
@@ -181,11 +172,7 @@ async def run_retries(
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
     Call `run_retries` only after a failure, because starting tenacity takes an eighth of a request's time.
-
-    Args:
-        until: a function that returns whether an attempt may still begin in a given number of seconds.
-        may: a function that returns whether an error allows a retry.
-        pause: an async function that waits for the duration of a `Pause`.
+    ``until`` returns whether an attempt may still begin in a given number of seconds.
     """
     import tenacity
 
@@ -222,10 +209,7 @@ async def run_retries(
 
 
 async def _slept(_: float) -> None:
-    """Do nothing.
-
-    Do nothing, because ``before_sleep``, which receives the error, has already waited.
-    """
+    """Do nothing, because ``before_sleep``, which receives the error, has already waited."""
 
 
 def prepare() -> None:
@@ -255,10 +239,9 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
 
 
 # --- rate limiter ------------------------------------------------------------------------------------
-# A client may limit its requests per second. Orders beyond the limit wait in a queue.
-#
-# The aiolimiter library is not sufficient. It cannot predict how long a wait will be, so orders could not be
-# rejected early. It lets new orders overtake waiting ones. It always uses the event loop's clock.
+# A client may limit its requests per second. Orders beyond the limit wait in a queue. The aiolimiter library
+# is not sufficient. It cannot predict how long a wait will be, so orders could not be rejected early. It lets
+# new orders overtake waiting ones. It always uses the event loop's clock.
 
 
 def _as_float(value: Any) -> Any:
@@ -308,11 +291,7 @@ class RateLimitQueue:
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait in the queue for a slot, take the slot, and return the waiting time in seconds.
-
-        Raises:
-            TimeoutError: the wait exceeded ``within`` seconds, or was expected to.
-        """
+        """Wait at most ``within`` seconds for a slot, take it, and return the waiting time in seconds."""
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:
             self.take_slot()

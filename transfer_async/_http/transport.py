@@ -2,19 +2,8 @@
 
 The type of an exception never proves whether a POST was processed. A ``TimeoutError`` may mean that a host
 name could not be resolved, or that the order was processed. The transport therefore records whether the body
-was handed to the connection:
-
-========================  ===================  ==================================================
-body handed over          response             conclusion
-========================  ===================  ==================================================
-no                        any                  never sent; the response is to another request
-yes                       none                 unknown: the order may have been processed
-yes                       a response object    that of its status, even if its body is cut
-========================  ===================  ==================================================
-
-A pooled connection may have received unsolicited bytes. Therefore each connection is checked just before the
-first byte is sent. If the connection is closing or has bytes to read, nothing is written to it, and another
-connection is used.
+was handed to the connection. A response that arrives earlier is to another request. The table in `exchange`
+shows what each state proves.
 """
 
 from __future__ import annotations
@@ -52,12 +41,10 @@ POOL_KEEPALIVE = 4.0
 
 SHORT = 200
 """The size in bytes from which a body is too long to be the specification's error body, which means a refusal
-even with a 2xx status.
-"""
+even with a 2xx status."""
 
 RESPONSE_ID_HEADER = "X-Request-Id"
-"""The default name of the response header that contains the service's request id. The specification defines
-none."""
+"""The default name of the header with the service's request id. The specification defines none."""
 
 _STALE_IN_A_ROW = 16  # the number of consecutive stale connections after which the exchange fails
 
@@ -101,10 +88,7 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """Return the TLS context that all clients share.
-
-    The context is created on first use, which takes 10 ms.
-    """
+    """Return the TLS context that all clients share. Creating it takes 10 ms."""
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -124,10 +108,8 @@ class ExchangeResult:
         status: the HTTP status from a response object, never from an exception.
         body: the part of the response's body that was read, truncated at the limit.
         intact: whether the body was read completely and without an error.
-        alone: whether exactly one response arrived, and it arrived after its request. ``alone`` is not
-            checked for a 2xx response to an order, because the order in the response shows which request was
-            answered.
-        error: the underlying error, sanitized, or None.
+        alone: whether exactly one response arrived, after its request. It is not checked for a 2xx response
+            to an order, because the order in the response shows which request was answered.
     """
 
     sent: bool
@@ -169,8 +151,7 @@ class Transport:
         max_connections: int,
         response_id_header: str = RESPONSE_ID_HEADER,
     ) -> None:
-        self._base_url = base_url
-        self._response_id_header = response_id_header
+        self._base_url, self._response_id_header = base_url, response_id_header
         self._create_order = URL(base_url + urls.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
@@ -180,8 +161,7 @@ class Transport:
         self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
-        self._max_response_bytes = max_response_bytes
-        self._max_connections = max_connections
+        self._max_response_bytes, self._max_connections = max_response_bytes, max_connections
         if ssl is None and session is not None and base_url.startswith("https:"):
             ssl = _default_context()  # A borrowed session's connector might not verify certificates.
         self._options: dict[str, Any] = {
@@ -205,11 +185,7 @@ class Transport:
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Create the sessions. Requires a running event loop.
-
-        Raises:
-            TransportClosed: the transport was closed.
-        """
+        """Create the sessions. Requires a running event loop."""
         if self._closed:
             raise TransportClosed
         self._opened = True
@@ -243,9 +219,8 @@ class Transport:
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether no more bytes have arrived on ``connection`` since its response was read."""
-        if self._borrowed or not connection.trusted:  # Other requests may use it, or it is closed.
-            return True
-        return connection.is_quiet()
+        # Other requests may use a borrowed session's connection, and an untrusted one is closed.
+        return self._borrowed or not connection.trusted or connection.is_quiet()
 
     async def send(
         self,
@@ -274,10 +249,7 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
-        """Run one HTTP exchange.
-
-        If a connection turns out to be stale before the first byte is written, use another one.
-        """
+        """Run one HTTP exchange. If a connection is stale before the first byte, use another one."""
         loop = asyncio.get_running_loop()
         until = loop.time() + left
         try:
@@ -348,10 +320,7 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``.
-
-        Check that the response belongs to the request, unless the response's contents prove it.
-        """
+        """Read ``response``. Check that it belongs to the request, unless its contents prove that."""
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
@@ -396,10 +365,9 @@ class Transport:
 
 
 # --- decompression -----------------------------------------------------------------------------------
-# The body of a response is decompressed here, up to the limit.
-#
-# Older versions of aiohttp decompress a whole chunk at once, even if the result is a thousand times larger.
-# Nor does aiohttp distinguish a truncated compressed body from a complete one.
+# The body of a response is decompressed here, up to the limit. Older versions of aiohttp decompress a whole
+# chunk at once, even if the result is a thousand times larger. Nor does aiohttp distinguish a truncated
+# compressed body from a complete one.
 
 
 ACCEPTED = "gzip, deflate"

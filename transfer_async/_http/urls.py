@@ -12,18 +12,16 @@ from yarl import URL
 CREATE_ORDER = "/api/api/v1/order/create"
 WHO_AM_I = "/api/api/v1/user/who-am-i"
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[0-9a-z._:%-]+")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PLAIN_PATH = re.compile(r"/[!-~]*")  # printable ASCII, no spaces
 _PARAMETERS = re.compile(r";[^/]*")
 _BEHIND = re.compile(r"[?#].*")
 
 
 def normalised(base_url: str) -> str:
-    """Return ``base_url`` in normalised form: in lower case, without a default port or a trailing slash.
-
-    The scheme must be https, or http if the host is this machine's loopback. The URL must not contain a user,
-    password, query or fragment.
-    """
+    """Return ``base_url`` in normalised form: in lower case, without a default port or a trailing slash."""
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not contain spaces or control characters")
     url = _url(base_url)
@@ -43,14 +41,10 @@ def normalised(base_url: str) -> str:
         raise ValueError("base_url: is not an https address")
     if host.endswith("."):  # The final dot of a host name has no effect.
         url = url.with_host(host.removesuffix("."))
-    if port == {"https": 443, "http": 80}[url.scheme]:
+    if port == _DEFAULT_PORTS[url.scheme]:
         url = url.with_port(None)
-    address = str(url).rstrip("/")
     _refuse_second_spelling(url.raw_path.rstrip("/"))
-    return address
-
-
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+    return str(url).rstrip("/")
 
 
 def is_odd_host(host: str) -> bool:
@@ -165,15 +159,10 @@ _ORIGIN = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:]+\]|[^\s/?#@\\%:\[\]]+)(:(?P<port>[0-9]{1,9}))?", re.IGNORECASE
 )
 _HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def checked_origin(origin: str | None) -> str | None:
-    """Return ``origin`` in the form that browsers send; None stays None.
-
-    Raises:
-        ValueError: ``origin`` is not an origin, such as ``https://desk.bank.example``.
-    """
+    """Return ``origin`` in the form that browsers send; None stays None."""
     if origin is None:
         return None
     given = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None

@@ -4,8 +4,7 @@ A pooled connection may be about to close, or may have received unsolicited byte
 the response to the next request. `exchange` checks the connection and immediately writes to it.
 ``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. Therefore
 `SessionBody`, an order's body, performs the check when the session writes it. For other requests, a
-middleware (`SessionRequest`) performs the check. aiohttp would await some of the session's traces
-(``aiohttp.TraceConfig``) during the write, so they are awaited before the check.
+middleware (`SessionRequest`) does. Traces that aiohttp would await during the write are awaited before.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ class NeverTwice(aiohttp.ClientConnectionError):
 class GuardedBody:
     """The content of one request, which is sent at most once, in time, and on a clean connection.
 
-    Args:
-        content: the body, or None for a request without one.
-        in_time: a function, called at the last moment, that returns whether the request may still be sent.
+    ``in_time`` is called at the last moment, and returns whether the request may still be sent.
     """
 
     adopted: bool = False  # whether a session has created a real request with this body
@@ -61,10 +58,7 @@ class GuardedBody:
         self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Check a connection and take it, or raise an error.
-
-        After `take`, the caller must write the request immediately.
-        """
+        """Check and take a connection, or raise an error. The caller must then write immediately."""
         if self.spent:  # aiohttp itself retries GET, PUT and DELETE.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
@@ -169,8 +163,7 @@ def _is_spoiled(transport: Any, protocol: Any) -> bool:
     """Return whether a connection is closing, or its parser has read all or part of a response."""
     if transport.is_closing() or protocol is None:
         return bool(transport.is_closing())
-    # A complete unsolicited response sets `should_close`. A partial one would be completed by the response to
-    # the request.
+    # A complete unsolicited response sets `should_close`. The request's own response completes a partial one.
     return bool(protocol.should_close) or _has_begun(getattr(protocol, "_parser", None))
 
 
@@ -204,11 +197,9 @@ def _is_readable(socket: Any) -> bool:
 _PLAIN_TURNS = 4  # the iterations of the event loop in which waiting TLS bytes are decrypted
 _LONGEST_ALERT = 100  # the maximum bytes of a TLS alert; an order is longer
 
+# The attribute of a protocol that holds the state of the connection's last exchange. The state refers to the
+# protocol, so a ``WeakKeyDictionary`` would keep each closed connection in memory.
 _LAST = "_last_exchange_of_transfer_async"
-"""The attribute of a protocol that holds the state of the connection's last exchange.
-
-The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each closed connection in memory.
-"""
 
 
 class ConnectionState:
@@ -230,10 +221,7 @@ class ConnectionState:
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
-        """Record that this connection carries the request.
-
-        The connection must be trusted again before it can be reused.
-        """
+        """Record that this connection carries the request. It cannot be reused until it is trusted again."""
         if protocol is not None:
             setattr(protocol, _LAST, self)
         self._transport, self._protocol = transport, protocol
