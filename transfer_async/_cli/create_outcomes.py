@@ -192,7 +192,7 @@ _MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
 
 
 def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
-    """Return the first keys whose orders exist or may exist, according to the outcomes of earlier runs.
+    """Return some keys whose orders exist or may exist, according to the outcomes of earlier runs.
 
     Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
     """

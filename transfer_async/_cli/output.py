@@ -42,7 +42,7 @@ def tell(line: str) -> None:
 def complain(line: str) -> None:
     """Write a line to stderr. Ignore every failure, because the exit code must be that of the work.
 
-    If the disk is full, later lines may be written again.
+    If the disk is full, this line is lost; later lines may succeed.
     """
     try:
         typer.echo(line, err=True)

@@ -174,7 +174,7 @@ class Plan:
         return PlannedOrder(case=case, order=order, attempt=attempt)
 
     def _at_limit(self, name: str, attempt: int) -> Decimal | None:
-        """Return a ``matcher_amount`` at a limit or just beyond it, or None if the limit is unknown."""
+        """Return the ``matcher_amount`` that tests the limit ``name``, or None if no limit is known."""
         limits, rate = self.limits.get(self.order.poster_currency), self.order.exchange_rate
         if limits is None:
             return None

@@ -111,7 +111,7 @@ class Currency(Wire):
 
 @frozen(kw_only=True)
 class UserOption(Wire):
-    """An option of a user (specification 2.2, ``userOptions``)."""
+    """A user's option (specification 2.2, ``userOptions``)."""
 
     id: int | None = None
     user_id: str | None = None

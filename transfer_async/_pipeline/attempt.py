@@ -209,7 +209,9 @@ def _contradiction(
     order_id, poster, body = find_order_id(result.body), sent.poster_username.lower(), result.body.lower()
     if order_id is None or not (poster.encode() in body or json.dumps(poster)[1:-1].encode() in body):
         return None
-    why = f"the status {result.status} means a refusal, but the response contains an order of the poster"
+    why = (
+        f"the status {result.status} means a refusal, but the response contains an order from the same poster"
+    )
     return _unreadable(result, why, order_id=order_id, kind=CauseKind.STATUS)
 
 

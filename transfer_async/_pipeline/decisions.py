@@ -310,10 +310,9 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
         help="Record that a key in doubt has no order, and that none can appear.\n\n"
-        "Refuting an order frees its key. The command shows what the next recovery will undo, such as a "
-        "hold, and "
-        "asks for confirmation. If the same message or line of a file is processed again, nothing is sent: "
-        "the recorded result is returned. If the payment is still due, use another key.",
+        "The command shows what the next recovery will undo, such as a hold, and asks for confirmation. "
+        "Processing the same message or line of a file again sends nothing and returns the recorded result. "
+        "If the payment is still due, use a new key.",
         title="No order exists, and none can appear",
         button=_refute_button,
         propose="Propose that no order exists",

@@ -240,7 +240,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         four_eyes: in the scope's own entry (`FOUR_EYES`), whether dual control is required; None in other
             entries.
         unknown_members: stored members that only a newer version of the package uses, as JSON. The members
-            are written back unchanged, so that programs of the older and the newer version can share a
+            are written back unchanged, so that programs running the older and the newer version can share a
             journal.
     """
 

@@ -358,7 +358,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service does not check, given that it creates the probe's order ``name``."""
+    """Return the fields that a service does not check if it accepts the probe's order ``name``."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 

@@ -27,7 +27,7 @@ class HookRule:
 
 PLACES = HookRule(
     "places",
-    "place holds the funds for an order that the customer can pay.",
+    "`place` holds the funds if the customer can pay for the order.",
     "No order is sent.",
     "See the error. Your test ledger must have room for six holds of the factory's `order`.",
 )

@@ -321,8 +321,8 @@ class Delays:
 
     Args:
         first: the delay after the first delivery, in seconds or as a ``timedelta``.
-        longest: the maximum delay, in seconds or as a ``timedelta``. Only a ``Retry-After`` of the service or
-            a key's lease may cause a longer delay.
+        longest: the maximum delay, in seconds or as a ``timedelta``. Only a ``Retry-After`` from the service,
+            or a key's lease, may cause a longer delay.
 
     Raises:
         ValueError: a delay is not above 0 or not finite, or ``first`` is above ``longest``.

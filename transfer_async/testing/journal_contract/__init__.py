@@ -114,7 +114,7 @@ class JournalContract:
             def another_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    The tests need pytest and pytest-asyncio, in strict or auto mode. No test waits for real time.
+    The tests need pytest and pytest-asyncio, in strict or auto mode. No test waits in real time.
     """
 
     stories = 20

@@ -380,7 +380,7 @@ SETTLING: dict[str, Scenario] = {
         _lost(resolve("b"), refute("b")),
         resolve(),
     ),
-    "an attempt of an earlier intent cannot settle a later intent": (
+    "an attempt made for an earlier intent cannot settle a later one": (
         (claim(), mark(), release(), claim(2, fingerprint="another"), mark("b", number=2)),
         _lost(create(), release(), doubt(), resolve()),
     ),
