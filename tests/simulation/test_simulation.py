@@ -11,7 +11,7 @@ from tests.simulation.trials import Tally
 from tests.support.trials import mostly_in_trials
 
 pytestmark = pytest.mark.timeout(7200)
-seeded = pytest.mark.trial(short=120, ci=4_000, long=1_000_000)
+seeded = pytest.mark.trial(short=240, ci=4_000, long=1_000_000)
 
 MUST_BE_SEEN = (
     # callers
