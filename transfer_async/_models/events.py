@@ -163,9 +163,8 @@ class Resolved(Event):
 class DuplicateSuspected(Event):
     """Two orders may exist for one key. An operator must check the key immediately.
 
-    After a doubt had ended, the sender or ``resolve`` returned a result that contradicts the recorded
-    outcome. ``order_id`` is the id from the sender, from ``resolve`` or from an unreadable response; None if
-    no id is known.
+    After an order in doubt was resolved or refuted, the worker that had sent it, or ``resolve``, reported a
+    result that contradicts the record. ``order_id`` is the id in this result; None if it contains no id.
     """
 
     order_id: str | None
