@@ -36,7 +36,7 @@ class Word:
     Args:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
-        units: the spellings of each unit of the word in plain Latin.
+        units: for each letter or group of letters, its possible spellings in plain Latin letters.
         marks: the accents of each Latin letter, used to detect words with conflicting accents.
     """
 

@@ -613,10 +613,10 @@ def four_eyes(
     person: Person,
     as_json: AsJson = False,
 ) -> None:
-    """Show, demand or waive dual control (four eyes) for everyone who uses this scope.
+    """Show whether dual control (four eyes) is required in this scope; demand it, or waive it.
 
     Under dual control, one person proposes a decision and another person approves it. Any one person can
-    demand dual control. To waive it, one person must propose this and another must approve it.
+    demand dual control. To waive it, one person must propose the waiver and another must approve it.
     """
     if action in (Action.APPROVE, Action.WITHDRAW):
         _end_waiver(target, action, person)

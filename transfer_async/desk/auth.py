@@ -160,7 +160,7 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
     """Return the decision that the form ``name`` makes, or None if the decision needs no review.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
-    dual control, a proposal can be withdrawn, so the approval is reviewed instead.
+    dual control, only the approval is reviewed, because a proposal can still be withdrawn.
     """
     if name == "approve":
         row = None if view.proposal is None else proposed_row(view.proposal)

@@ -340,7 +340,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def unfinished(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of `Journal.work`, with the keys in use if ``unfinished`` is implemented."""
+        """Return one page of `Journal.work` and, if the journal has ``unfinished``, of the keys in use."""
         listed = getattr(self.store, "unfinished", self.store.work)
         return await _read(partial(listed, self.scope, limit=limit, after=after))
 

@@ -122,7 +122,7 @@ class Control:
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
-        """Return the response to a request to the service or to the sandbox. Never raise."""
+        """Answer a request, whether it is for the service or for the sandbox's controls. Never raise."""
         if not call.path.startswith(PREFIX):
             return self._service.answer(call)
         if self._page.answers(call.path):

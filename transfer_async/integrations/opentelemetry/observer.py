@@ -201,7 +201,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return a page of pending keys, and record the oldest doubt, undo and notification in it.
+        """Return a page of pending keys, and note the age of the page's oldest doubt, undo and notification.
 
         Every run of ``recover`` reads all pending keys with `work`.
         """

@@ -506,7 +506,7 @@ DECISIONS: dict[str, Scenario] = {
         (RESOLVED, propose(Decision.AMEND, "tx-2"), KEPT),
         amend(by="ben", proposal="proposal-1"),
     ),
-    "one person demands dual control and two waive it": (
+    "one person can demand dual control, but waiving it takes two": (
         (DEMANDED, Step(waive(), R.VOID, key=FOUR_EYES), WAIVED[0]),
         (Step(waive(by="Ada"), R.SAME_PERSON, key=FOUR_EYES), WAIVED[1], DEMANDED),
     ),
