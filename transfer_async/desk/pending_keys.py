@@ -344,7 +344,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
 
 
 def _ids(view: KeyView) -> str:
-    """Return the ids by which a search finds a key: its intent's, attempt's, order's, holds' and requests'."""
+    """Return the ids by which a search finds a key, such as those of its intent, order and holds."""
     attempts = () if view.cause is None else view.cause.attempts
     requests = (attempt.request_id for attempt in attempts)
     ids = (

@@ -562,7 +562,7 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
     lease: float
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Add the undos that are not recorded yet. Keep recorded receipts, which the paused worker may lack."""
+        """Add the undos that are not recorded yet. Keep recorded receipts, which the worker may lack."""
         recorded = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
         added = {(undo.intent.id, undo.hook): undo for undo in due(self.pending_undos, now)}
         for undo_id, undo in recorded.items():
