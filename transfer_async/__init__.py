@@ -1,6 +1,6 @@
 """An async client that creates cross-border transfer orders: at most one order per key.
 
-Every call ends in a true outcome: created, refused, never sent, or unknown.
+Every call reports its outcome truthfully: created, refused, never sent, or unknown.
 """
 
 import typing as _typing

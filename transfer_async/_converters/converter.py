@@ -1,7 +1,7 @@
 """Conversion between JSON bytes and models with cattrs. The docstring of `_converter` describes the format.
 
-A single cattrs converter contains one structure hook and one unstructure hook for each model. In C code,
-msgspec decodes and encodes the JSON, and never converts a number to ``float``.
+A single cattrs converter contains one structure hook and one unstructure hook for each model. msgspec decodes
+and encodes the JSON in C, and never converts a number to ``float``.
 
 An order's required fields are read immediately. If a required field is missing or invalid, the error names
 its JSON path. All optional fields are read when one of them is first accessed. An invalid optional field

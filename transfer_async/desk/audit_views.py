@@ -149,7 +149,7 @@ class AuditViews:
         return mark
 
     async def _name(self, mark: str) -> str:
-        """Return the name for a hash. If the name was not stored in this process, search the history."""
+        """Return the name for a hash. If this process has not cached the name, search the history."""
         after = ""
         while mark not in self._names:
             found, after = await self._shared.operators.audit(limit=500, after=after)

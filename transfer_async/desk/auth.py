@@ -192,6 +192,6 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
 
 
 def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Return whether the forms on the key's page are still those of the page with ``token``."""
+    """Return whether the key's page would still contain the same forms as the page with ``token``."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())

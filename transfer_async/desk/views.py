@@ -653,7 +653,7 @@ def confirmation(
 ) -> str | None:
     """Return the text that confirms the change ``name``, or None if it is not in the history.
 
-    A forged URL may name any change, so the history is checked.
+    A forged URL may name a change that was never made, so check the history.
     """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]

@@ -42,11 +42,11 @@ class MemoryJournal:
     """A journal in memory that stores at most ``max_keys`` keys.
 
     A key in the claimed, sending or in-doubt state, or with a pending undo, is never deleted. A key that the
-    client generated is deleted as soon as no work is left for it, unless an order may exist and an error may
-    have shown the key to the caller. Any other key for which no work is left is kept for ``keep``, or until
-    newer keys need the space. Several threads may share one journal, each with its own event loop. After a
-    fork, the child process cannot write to its copy of a used journal, because the copy lacks the parent's
-    later writes.
+    client generated is deleted as soon as no work is left for it. The key is kept if an order may exist and
+    the caller may have seen the key in an error. Any other key for which no work is left is kept for
+    ``keep``, or until newer keys need the space. Several threads may share one journal, each with its own
+    event loop. After a fork, the child process cannot write to its copy of a used journal, because the copy
+    lacks the parent's later writes.
 
     Args:
         max_keys: the maximum number of keys in all states.

@@ -427,7 +427,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the stored state: created if there is an order id, in doubt if the state is implausible."""
+    """Return the stored state; created if there is an order id; in doubt if the state is implausible."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value

@@ -27,8 +27,8 @@ amended or withdrawn. After a withdrawal the key is in doubt again. The key's ho
 because the journal keeps its intent.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
-(`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
-begins the new intent also makes the old intent's undos pending, so that no undo is lost.
+(`Claim`). If the hooks' results cannot be reused, or if the claim is too old, a new intent begins. The write
+that begins the new intent also makes the old intent's undos pending, so that no undo is lost.
 
 `decide` takes an entry, a transition and the time. `decide` returns the entry after the transition, or the
 reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in

@@ -304,7 +304,7 @@ class Disposition:
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
         reason: the reason for the action, without personal data.
         counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
-            not sent and may itself be the cause.
+            not sent and the command may be the cause.
         ready: false if no command can succeed now, so that the worker pauses and is not ready.
     """
 

@@ -260,11 +260,11 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header by which the server detects duplicate outcomes, or no header.
 
     The server must not drop an outcome that is published again after a person has changed a recorded order id
-    and changed it back. The outcomes before and after differ only in ``ended_at``, the time at which the id
-    was recorded. The header therefore contains ``ended_at``, and is omitted if ``ended_at`` is unknown. The
-    same applies to a suspected duplicate, whose outcome may equal the one that was published when the doubt
-    began. The header of a refutation also contains the time of the refutation, because an order that is
-    suspected after a refutation may be refuted again.
+    and changed it back. An outcome before the correction and the one after it differ only in ``ended_at``,
+    the time at which the id was recorded. The header therefore contains ``ended_at``, and is omitted if
+    ``ended_at`` is unknown. The same applies to a suspected duplicate, whose outcome may equal the one that
+    was published when the doubt began. The header of a refutation also contains the time of the refutation,
+    because an order that is suspected after a refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,

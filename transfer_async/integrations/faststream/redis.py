@@ -293,7 +293,7 @@ def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def _unpacked(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return all fields of an entry, and unpack those that were packed into one."""
+    """Return all fields of an entry, including those that are packed into a single field."""
     if PACKED not in fields:
         return dict(fields)
     try:
