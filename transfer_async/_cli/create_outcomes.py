@@ -412,7 +412,7 @@ def outcome_of(result: Order | Exception) -> Outcome:
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code that the result of one order requires."""
+    """Return the exit code for the result of one order."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:

@@ -179,7 +179,7 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
 def _pending_text(target: JournalTarget, key: str) -> str:
     """Describe the pending undos.
 
-    If the journal fails, explain how to list the undos instead, because the decision is already saved.
+    If the journal fails, only explain how to list the undos, because the decision is already saved.
     """
 
     async def view(store: Journal) -> KeyView:

@@ -283,7 +283,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
-    """Add every order in the export. Return one fault of each kind that was found."""
+    """Add every order in the export. Return one example of each kind of error."""
     faults: dict[str, tuple[int, int]] = {}
     for row in _rows(path, columns):
         if isinstance(row, BadLine):

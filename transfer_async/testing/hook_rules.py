@@ -49,7 +49,7 @@ RELEASED = HookRule(
     "released",
     "When release returns, no hold is left for the intent.id.",
     "The client records the release as done: there is no order, and the customer's money stays held.",
-    "Release every hold of the intent.id. Raise an error if the release failed or was cancelled, so "
+    "Release every hold placed for this intent.id. Raise an error if the release failed or was cancelled, so "
     "that the client retries.",
     after=(HELD,),
 )

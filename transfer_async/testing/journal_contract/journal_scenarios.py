@@ -511,13 +511,13 @@ DECISIONS: dict[str, Scenario] = {
         (Step(waive(by="Ada"), R.SAME_PERSON, key=FOUR_EYES), WAIVED[1], DEMANDED),
     ),
     **{
-        f"under dual control, nobody decides {decision.name} alone": (
+        f"under dual control, nobody can {decision.name} alone": (
             (way, SETTLE_AFTER, DEMANDED, Step(decision, R.ALONE), WAIVED, decision)
         )
         for way, decisions in ((IN_DOUBT, (resolve(), refute())), (RESOLVED, (amend(), take_back())))
         for decision in decisions
     },
-    "under dual control, programs and approvals can still decide": (
+    "under dual control, programs and approvers can still decide": (
         (DEMANDED, IN_DOUBT, resolve(by_program=True)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt(), propose(order_id="tx-2"))),
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
