@@ -11,9 +11,9 @@ the sender's own result can therefore change the state from `SENDING` to `FREE`.
 `CLAIMED` expires, another worker may take over the key. If the lease of a key in `SENDING` expires, another
 worker can only put the key in doubt.
 
-**What cannot be prevented.** If a process is stopped between its last check and writing the request, it sends
-the request when it continues, however late. Three rules limit the damage. The key never becomes free on its
-own. If the sender did not report the doubt, a refutation by a program is accepted only after a long wait
+**What cannot be prevented.** If a process is suspended between its last check and writing the request, it
+sends the request when it resumes, however late. Three rules limit the damage. The key never becomes free on
+its own. If the sender did not report the doubt, a refutation by a program is accepted only after a long wait
 (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A definite result replaces a doubt.** The sender of an attempt may record its result even after another
