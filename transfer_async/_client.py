@@ -493,7 +493,7 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete and count the keys whose work ended before a given time; see `Operators.prune`."""
+        """Delete and count the keys on which work ended before a given time; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 

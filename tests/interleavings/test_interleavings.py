@@ -28,7 +28,7 @@ rest where something is sent, undone, delivered or published. In short:
 - an order that is delivered or published exists and is on record; "no order may exist" is true when it is
   said;
 - a suspected duplicate is published only if somebody had ended the sender's attempt;
-- the sender's certain result is recorded over the doubt of others; an end on record is final;
+- the sender's definite result is recorded over the doubt of others; an end on record is final;
 - a rejection has a cause; a bound key that nobody works on is found by a recovery; no hold is forgotten;
 - an outcome that was published as unknown has an end, which is published.
 

@@ -1,4 +1,4 @@
 """The hook that verifies an order's beneficiary, and the code that compares names.
 
-By the layering rules, this package may import the client.
+Under the layering rules, this package may import the client.
 """

@@ -514,7 +514,7 @@ def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _are_comparable(a: str, b: str) -> bool:
-    """Return whether the scripts are the same, or one is Latin and the other is an alphabet."""
+    """Return whether both scripts are the same, or one is Latin and the other is alphabetic."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 

@@ -1,9 +1,9 @@
 """Make the decisions in a ``--from`` file, for ``journal resolve``, ``refute``, ``propose`` and ``approve``.
 
 Each row contains a decision about one key. The decision is recorded in a single transition, and only if the
-key still has the version that the person saw. Therefore, a decision is recorded completely or not at all,
-even if a run is stopped or killed. The next run reports the rows that are already decided, and refuses rows
-whose key has changed since the person saw it.
+key has not changed since the person saw it. Therefore, a decision is recorded completely or not at all, even
+if a run is stopped or killed. The next run reports the rows that are already decided, and refuses rows whose
+key has changed since the person saw it.
 """
 
 from __future__ import annotations

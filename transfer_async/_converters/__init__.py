@@ -1,4 +1,4 @@
 """Exact conversion between JSON bytes and models.
 
-By the layering rules, this package may import `_models`.
+Under the layering rules, this package may import `_models`.
 """

@@ -74,8 +74,8 @@ def _converter() -> cattrs.Converter:
 
     The converter implements the following format:
 
-    * Numbers from the service become `Decimal`, never ``float``, and keep all digits. An integer inside an
-      object of unknown shape stays ``int``. A string is not accepted as a number.
+    * Numbers from the service become `Decimal`, never ``float``, and keep all their digits. An integer inside
+      an object of unknown shape stays ``int``. A string is not accepted as a number.
     * Flags are 0 or 1 in the JSON and ``bool`` in the model. ``true`` and ``false`` are also accepted in the
     JSON.
     * Timestamps are ISO 8601 strings in the JSON, and aware UTC times in the model. Times are written with
@@ -150,7 +150,7 @@ def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], An
 
 
 def encode(value: Any) -> bytes:
-    """Encode a JSON value or a model as JSON. A `Decimal` becomes a number with all digits."""
+    """Encode a JSON value or a model as JSON. A `Decimal` is written as a number with all its digits."""
     return _encoder.encode(_converter().unstructure(value))
 
 
@@ -390,8 +390,8 @@ class _CountsChecks(type):
 class _Leaf(metaclass=_CountsChecks):
     """A value of any type.
 
-    msgspec keeps only the last of two fields with the same name, but checks both. The number of checks
-    therefore reveals a duplicate field.
+    msgspec keeps only the last of two fields with the same name, but checks both. A duplicate field therefore
+    increases the number of checks.
     """
 
 
@@ -583,8 +583,8 @@ def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) ->
 def _whole_or_by_field(raw: bytes) -> dict[str, Any]:
     """Return an order's fields: decoded if every value is valid, otherwise as `as_written` returns them.
 
-    Decoding a whole order takes a third as long as decoding its fields. `as_decoded` returns decoded values
-    unchanged.
+    Decoding an order in one pass takes a third as long as decoding it field by field. `as_decoded` returns
+    decoded values unchanged.
     """
     try:
         return cast("dict[str, Any]", decode(raw))

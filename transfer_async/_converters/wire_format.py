@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """Raised if the JSON at ``path`` is not as specified. The reason ``why`` never contains the value."""
+    """Raised if the JSON at ``path`` is not as specified. ``why`` gives the reason, without the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")

@@ -41,7 +41,7 @@ class Wire:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
-        """Read one object from JSON. Numbers keep all digits.
+        """Read one object from JSON. Numbers keep all their digits.
 
         Raises:
             UnreadableOrder: ``data`` cannot be read as an ``Order``; the message contains the JSON path of
@@ -53,7 +53,7 @@ class Wire:
         return read
 
     def to_json(self) -> bytes:
-        """Return the object in the service's JSON format. Numbers keep all digits."""
+        """Return the object in the service's JSON format. Numbers keep all their digits."""
         return CODEC.to_json(self)
 
 

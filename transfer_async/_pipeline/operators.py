@@ -597,12 +597,13 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete the keys whose work ended before a given time.
+        """Delete the keys on which work ended before a given time.
 
         Keys in doubt, in use or with pending work are kept.
 
-        A deleted key is free, so the next call with it creates another order. A key whose work ended within
-        the last day, by the journal's clock, is always kept, because its message may be delivered again.
+        A deleted key is free, so the next call with it creates another order. A key on which work ended
+        within the last day, by the journal's clock, is always kept, because its message may be delivered
+        again.
 
         Args:
             before: an aware ``datetime`` that is not in the future.

@@ -1,4 +1,4 @@
 """General helpers for time, tasks, callables and logging.
 
-By the layering rules, this package imports no other layer.
+Under the layering rules, this package may import no other layer.
 """

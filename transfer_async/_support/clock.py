@@ -196,7 +196,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Convert seconds since 1970 to a UTC time. Replace a time that is out of range by the nearest date."""
+    """Convert seconds since 1970 to a UTC time. Replace an out-of-range time with the nearest valid date."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):

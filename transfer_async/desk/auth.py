@@ -157,7 +157,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision that the form ``name`` makes, or None if the decision needs no review.
+    """Return the decision made by submitting the form ``name``, or None if it needs no review.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
     dual control, only the approval is reviewed, because a proposal can still be withdrawn.

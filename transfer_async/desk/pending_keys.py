@@ -268,7 +268,7 @@ class PendingKeysCache:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """If the list is old, start a task that reads it. Return the running task, or None."""
+        """If the list is out of date, start a task that reads it again. Return the running task, or None."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
@@ -506,7 +506,7 @@ class Choice:
         me: Operator | None = None,
         now: float = 0.0,
     ) -> Choice:
-        """Return the choice in a URL's query.
+        """Return the filters, the sort order and the page number in a URL's query.
 
         Unknown values are ignored. The form sends a reversed sort order as ``sort=-age``. For an operator
         without `Role.APPROVE`, the filter "for me to approve" becomes "proposed".
@@ -533,19 +533,19 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return the choice as query parameters, after applying ``changes``; default values are omitted."""
+        """Return the query parameters, after applying ``changes``; default values are omitted."""
         wanted = attrs.asdict(attrs.evolve(self, **changes), recurse=False)
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
-        """Return the URL of the choice relative to the list, after applying ``changes``."""
+        """Return the list's relative URL with these filters, after applying ``changes``."""
         query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
     def csv_address(self) -> str:
-        """The URL, relative to the list, of the CSV file with all rows that match the choice."""
+        """The URL, relative to the list, of the CSV file with all rows that match the filters."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
@@ -573,7 +573,7 @@ class Choice:
 
     @property
     def is_descending(self) -> bool:
-        """Whether the displayed values descend. In "oldest first" order, for example, the ages descend."""
+        """Whether the displayed values are in descending order, like the ages in "oldest first" order."""
         return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
@@ -590,7 +590,7 @@ _UNCHOSEN = {name: value for name, value in attrs.asdict(Choice()).items() if na
 
 @frozen(kw_only=True)
 class Listing:
-    """One page of the rows that match a choice."""
+    """One page of the rows that match the chosen filters."""
 
     rows: list[KeyRow]  # the rows of this page
     number: int  # the number of rows on all pages
@@ -638,7 +638,7 @@ def _csv_row(row: KeyRow) -> Sequence[str]:
 
 
 def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
-    """Return a CSV file that is sent page by page, without cells that a spreadsheet runs as formulas.
+    """Return a CSV file that is sent page by page. No cell in it can be run as a formula by a spreadsheet.
 
     If reading a page fails, the connection is closed, so that the browser reports an incomplete download.
     """
@@ -675,7 +675,7 @@ def next_after(
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
     After a decision has removed ``key`` from the default list, the key's start time ``since`` determines its
-    former position. In any other list, ``noted`` is the key that was next before the decision.
+    former position. In any other list, ``noted`` is the key that followed ``key`` before the decision.
     """
     choice = choice or Choice()
     listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)

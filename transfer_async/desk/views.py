@@ -136,9 +136,9 @@ class Views:
         """Redirect to the key that equals the search text, or to a list of the keys that match it.
 
         URLs are stored in logs, so they never contain the search text: a hold reference may be an account
-        number, and an amount with a day identifies a payment. The URL of the result contains the keys that
-        were found. The browser can therefore go back to the result, and a colleague can open it, whichever
-        process responds.
+        number, and an amount together with a date can identify a payment. The URL of the result contains the
+        keys that were found. The browser can therefore go back to the result, and a colleague can open it,
+        whichever process responds.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -227,7 +227,10 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a page that lists as many of ``keys`` as fit. ``is_partial``: more keys may exist."""
+    """Return the URL of a page that lists as many of ``keys`` as fit.
+
+    If ``is_partial`` is true, more keys may match, because the journal is still being read.
+    """
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -345,7 +348,7 @@ class PageStyle:
 
 
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
-    """Return a key's links to the bank's own order search, each with the values in its URL.
+    """Return a key's links to the bank's own order search, as pairs: the URL, and the key's values in it.
 
     If the record lacks a value for a placeholder in ``link``, there are no links. A value that consists only
     of dots is skipped, because a browser would treat it as a relative path.
@@ -479,7 +482,7 @@ async def key_page(
 async def _following(
     shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
 ) -> dict[str, Any]:
-    """Return the list from which the operator came, and the next key in it.
+    """Return the list that the operator came from, and the next key in it.
 
     If the filtered list contains no other key, take the next key from the list of all keys.
     """
@@ -681,7 +684,7 @@ def other_scopes_text(names: tuple[str, ...]) -> Sentence:
 
 
 def nothing_to_do(view: KeyView) -> str:
-    """Return a text that explains why no decision about a key can currently be made."""
+    """Return a message that explains why no decision can currently be made about a key."""
     if view.key == FOUR_EYES and not view.readable:
         return (
             "No action is possible here. The dual-control rule cannot be read, so dual control "

@@ -120,7 +120,7 @@ def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
 
 
 def _is_refusal_of_this_call_only(error: TransferError) -> bool:
-    """Return whether the call was refused, although an order for the key may exist."""
+    """Return whether only this call was refused, and an order for the key may still exist."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 

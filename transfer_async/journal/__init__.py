@@ -1,6 +1,6 @@
 """The journal, which stores intents and their outcomes in memory, in a SQLite file or in PostgreSQL.
 
-To implement your own journal, you need only the names exported here; see `Journal`. By the layering rules,
+To implement your own journal, you need only the names exported here; see `Journal`. Under the layering rules,
 this package may import `_converters`, `_models` and `_support`.
 """
 

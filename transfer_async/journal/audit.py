@@ -33,7 +33,7 @@ Query = Callable[..., Awaitable[list[Any]]]
 class AuditStatements:
     """The SQL statements of the audit.
 
-    The arguments contain all differences between SQLite's and PostgreSQL's statements.
+    Everything that differs between the SQLite and PostgreSQL statements is an argument.
 
     Args:
         keys: the table of entries with the alias ``k``, joined with the table of scopes if that exists.

@@ -78,7 +78,7 @@ PRUNE_BATCH = 1000
 
 
 class Queries(Protocol):
-    """The SQL statements that read, with the same parameters in every back end."""
+    """The SQL statements for reading the journal, which take the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -139,7 +139,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete at most `PRUNE_BATCH` keys whose work ended before ``before``, and return their number."""
+        """Delete and count at most `PRUNE_BATCH` keys on which work ended before ``before``."""
 
     @property
     @abc.abstractmethod
@@ -449,7 +449,7 @@ class DurableJournal(abc.ABC):
                 pending.result.set_result(result)
 
     async def _refused_scopes(self, scopes: set[str]) -> dict[str, JournalFailed]:
-        """Return the error for each scope without keys whose name looks like that of a scope with keys.
+        """Return the error for each empty scope whose name looks like that of a scope with keys.
 
         The two names probably mean the same service. Under the new name every key would be free, so payments
         that were already made would be made again. If their names differ clearly, only log a warning, once,
@@ -578,7 +578,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry if work is left for it, because other entries are rarely needed again."""
+        """Cache a committed entry if work on it remains; other entries are rarely needed again."""
         if is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -630,7 +630,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual-control rules this transaction reads, and whether it may change each rule.
+        """Each scope whose dual-control rule this transaction reads, and whether it may change that rule.
 
         A back end with concurrent transactions needs a lock that prevents changes to the rule while other
         transactions depend on it. A row lock is not enough, because no row exists before the rule is first

@@ -284,7 +284,7 @@ class MemoryJournal:
 
 
 def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
-    """Return whether a caller or a slow sender may use the key again after ``move`` has ended its work.
+    """Return whether a caller or a slow sender may still use the key after ``move`` has ended work on it.
 
     If the client generated the key, the caller learns the key only from an error. If an order may exist after
     that error, the key must be kept, because the caller could pay again with a deleted key.

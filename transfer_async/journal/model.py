@@ -284,8 +284,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
         A sender that has reported an unknown outcome sends nothing more.
 
-        If the sender did not report, its process may have ended, or may only be stopped, and may send the
-        order when it continues.
+        If the sender did not report, its process may have ended. A process that is only suspended may still
+        send the order when it resumes.
         """
         return self.cause is not None and self.cause.is_from_sender
 
@@ -320,7 +320,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_amendable(self) -> bool:
-        """Whether the order id can be amended, because a person or ``resolve`` supplied it."""
+        """Whether the order id can be amended, that is, whether a person or ``resolve`` supplied it."""
         return self.state is KeyState.CREATED and self.reply is None and self.unread is None
 
 

@@ -45,7 +45,7 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token. The proposal is rejected if the entry contains another token.
+        attempt: the attempt's token. The proposal is rejected if the entry contains a different token.
         order_id: the order's id, if the decision needs one.
         by: the person who makes the proposal.
         said: the person's evidence for the decision.

@@ -329,7 +329,8 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether to prepare statements, which the server must keep for the connection.
+        prepares: whether to use prepared statements. They work only if the server keeps them for as long as
+            the connection is open.
         has_safe_defaults: whether the session's default transaction settings are those that the journal
             needs.
     """
@@ -418,7 +419,7 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """Lend a connection, and close it after any error that ``unharmed_by`` does not contain."""
+        """Lend a connection, and close it after any error that is not listed in ``unharmed_by``."""
         async with self._places:
             session = self._idle_session() or await self._connect()
             try:
@@ -457,8 +458,8 @@ class Sessions:
 class EstimatedServerClock:
     """Estimates the server's time, with an error of at most one round trip.
 
-    The estimate advances with the event loop's clock. The estimate is corrected only when a response proves
-    it wrong, so that later transitions usually receive later times.
+    The estimate advances with the event loop's clock. The estimate is changed only when a response proves it
+    wrong, because needless corrections could give a later transition an earlier time.
     """
 
     def __init__(self) -> None:

@@ -65,8 +65,8 @@ class Journal(Protocol):
     to lock.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
-    `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `prune` may
-    delete only keys whose work ended before the time that `forgettable` returns. All times come from the
+    `step_of` do the same for the history. `is_waiting` determines which keys `work` returns. `prune` may
+    delete only keys on which work ended before the time that `forgettable` returns. All times come from the
     store's clock, which all workers share. If the reply to a commit is lost, the journal may look up the
     row's token to find out the result. If the journal cannot find out the result, `move` raises an error, and
     the transition may or may not have been made. Use `JournalContract` (in
@@ -151,7 +151,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
-        """Delete the keys whose work ended before the time that `forgettable` returns for ``before``.
+        """Delete the keys on which work ended before the time that `forgettable` returns for ``before``.
 
         A key that is in doubt or in use, or has a pending undo or notification, is never deleted.
 
@@ -210,7 +210,7 @@ def checked_journal(given: object) -> Journal:
 
 @frozen(kw_only=True)
 class KeyRecord:
-    """The record of a key for callers.
+    """A key's record, as returned to callers.
 
     If you place holds yourself, read a key's record before you place a hold for it.
 
@@ -430,7 +430,7 @@ async def _read(
     failure: str = "the journal could not be read",
     wrong_use: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Call ``reading`` and return its result. ``failure`` describes an error in its message."""
+    """Call ``reading`` and return its result. ``failure`` is the message for unexpected errors."""
     found = await try_call(reading, *given)
     if type(found) is not Raised:
         return found

@@ -217,9 +217,9 @@ class Files:
         """Close the connection, unless that would damage files that other processes use.
 
         When the last connection closes, SQLite writes the log into the file and deletes the log, even a new
-        log that other processes have started. If there is a new log, the connection therefore stays open
-        until the process ends, and the process opens no other connection. If the log was only deleted, its
-        contents are first written into the file.
+        log that other processes have started. If such a new log exists, the connection stays open until this
+        process ends, and this process opens no other connection. If the log was deleted and no new log
+        exists, its contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
@@ -309,7 +309,7 @@ class OpenFile:
         self._files.close_safely(self._db)
 
     def _refuse_foreign_file(self, path: Path) -> None:
-        """Reject another application's file before any setting is changed in it."""
+        """Reject a file that belongs to another application, before changing any of its settings."""
         try:
             is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
         except sqlite3.DatabaseError as error:

@@ -11,18 +11,18 @@ the sender's own result can therefore change the state from `SENDING` to `FREE`.
 `CLAIMED` expires, another worker may take over the key. If the lease of a key in `SENDING` expires, another
 worker can only put the key in doubt.
 
-**What cannot be prevented.** If a process is stopped between its last check and writing the request, it sends
-the request when it continues, however late. Three rules limit the damage. The key never becomes free on its
-own. If the sender did not report the doubt, a refutation by a program is accepted only after a long wait
+**What cannot be prevented.** If a process is suspended between its last check and writing the request, it
+sends the request when it resumes, however late. Three rules limit the damage. The key never becomes free on
+its own. If the sender did not report the doubt, a refutation by a program is accepted only after a long wait
 (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
-**A certain result replaces a doubt.** The sender of an attempt may record its result even after another
+**A definite result replaces a doubt.** The sender of an attempt may record its result even after another
 worker has put that attempt in doubt. A worker's transition is a compare-and-set. The transition must match
 the claim's epoch before `MarkSending`, and the attempt's token afterwards.
 
-**Decisions of people** are transitions, too. A person's decision may require that the key still has the
-version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
-if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
+**Decisions of people** are transitions, too. A person's decision may require that the key has not changed
+since the person saw it. When the key changes, `decide` makes a pending proposal void. `CREATED` is final if
+the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
 amended or withdrawn. After a withdrawal the key is in doubt again. The key's hooks can still be undone,
 because the journal keeps its intent.
 
@@ -191,10 +191,10 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, with corrections to times that are too far in the future.
 
-    If a clock was far ahead and is then set back, stored leases would last for years. Leases that end too far
-    in the future count as expired. If another worker then takes over the key, the compare-and-set rejects the
-    former worker's writes. An implausibly late ``sent_until`` is replaced by the end of the longest lease
-    that could start now.
+    If a clock that was far ahead is set back, stored leases could last for years. Leases that end too far in
+    the future therefore count as expired. If another worker then takes over the key, the compare-and-set
+    rejects the former worker's writes. An implausibly late ``sent_until`` is replaced by the end of the
+    longest lease that could start now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

@@ -40,9 +40,9 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    A `Move` is a msgspec struct, because attrs compiles code for each class. Compiling thirty attrs classes
-    took a tenth as long as importing aiohttp. No transition has a subclass, so code that runs for each order
-    compares ``type(move)``: for a struct's class, ``isinstance`` takes ten times as long.
+    Transitions are msgspec structs, so that they import faster: attrs compiles code for each class, and
+    thirty attrs classes took a tenth as long as importing aiohttp. No transition has a subclass, so code that
+    runs for each order compares ``type(move)``: for a struct's class, ``isinstance`` takes ten times as long.
     """
 
     name: ClassVar[str]
@@ -204,7 +204,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
         window: for how many seconds requests may be sent.
-        reason: the text for the history if a different beneficiary's name was accepted.
+        reason: the reason recorded in the history if a mismatched beneficiary name was accepted.
     """
 
     name: ClassVar[str] = "mark"
@@ -265,7 +265,7 @@ CREATED_LATE = "the order was created after its doubt had been refuted: a duplic
 
 
 def is_late(created: Entry) -> bool:
-    """Return whether a definite failure was recorded for the intent before its order."""
+    """Return whether a definite failure was recorded for the intent before its order was recorded."""
     return created.ending is not None
 
 
@@ -348,7 +348,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         return None if is_own else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the failure. Make the undos pending, under a lease of the worker that will run them."""
+        """Record the failure. Make the undos pending, with a lease for the worker that will run them."""
         return _ended(entry, self.ending, self, now)
 
 
@@ -501,8 +501,8 @@ class Refute(OfPerson, frozen=True, kw_only=True):
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. A program
-            must pass this value, because a program can only find out that the order does not exist yet. For a
-            person's refutation, the value is None, because a person can find out what happened to the sender.
+            must pass this value: it can establish that no order exists so far, but not that none will appear
+            later. A person passes None, because a person can find out what happened to the sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -823,8 +823,9 @@ class Claim(Move, frozen=True, kw_only=True):
         lease: the duration of the lease in seconds.
         max_claim_age: the maximum age, in seconds, of an abandoned claim that may be continued.
         hooks: the names of the hooks that this call may run and can undo, last first.
-        once: whether a recorded final refusal of the same order ends the call. If the bank passes the same
-            hold again, other refusals also end the call, because the bank may have released the hold.
+        once: whether a recorded final refusal of the same order ends the call. A refusal that is not final
+            also ends the call if the bank passes the same hold again, because the bank may have released the
+            hold.
     """
 
     name: ClassVar[str] = "claim"
@@ -893,9 +894,9 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The hooks acted on the beneficiary and the bank's own hold, which must therefore be the same; `denial`
-        has already compared the order. This client must have every hook that the dead worker had,
-        so that it can undo what they did.
+        The dead worker's hooks acted on its intent's beneficiary and on the bank's own hold, so both must be
+        the same in this claim. `denial` has already compared the orders. This client must have every hook
+        that the dead worker had, so that it can undo what they did.
         """
         if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
             return False

@@ -18,8 +18,8 @@ from attrs import Attribute, evolve, field, fields, frozen
 from transfer_async.sandbox.accounts import Account, Chance, CurrencyAccount
 
 # --- exact json --------------------------------------------------------------------------------------
-# Numbers keep all digits. The standard library parses JSON, because it can return each number as a `Decimal`.
-# msgspec serializes JSON, because it can write a `Decimal` as a number.
+# Numbers keep all their digits. The standard library parses JSON, because it can return each number as a
+# `Decimal`. msgspec serializes JSON, because it can write a `Decimal` as a number.
 
 # Python takes quadratic time to read a number, so a longer number could block the sandbox.
 MAX_NUMBER_LENGTH = 100

@@ -1,7 +1,7 @@
 """Workers that take commands from any message broker.
 
 This package defines how a worker processes a message, step by step. A `Delivery` connects the package to a
-broker; you can write a `Delivery` for your own broker. By the layering rules, the package may import the
+broker; you can write a `Delivery` for your own broker. Under the layering rules, the package may import the
 client and the layers below it.
 """
 

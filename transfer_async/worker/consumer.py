@@ -315,7 +315,7 @@ class Health:
         return before != why
 
     def well(self, what: str) -> bool:
-        """Record that ``what`` works. Return whether a failure had been recorded."""
+        """Remove the recorded failure of ``what``. Return whether there was one."""
         return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:

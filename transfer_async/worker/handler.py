@@ -84,9 +84,9 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: the maximum number of deliveries of a command that may end without sending the order,
-            if the order itself may be the cause. If one more delivery ends without sending the order, the
-            command is dead-lettered.
+        max_deliveries: how many deliveries of a command may end without sending the order. A delivery counts
+            only if the order itself may be the cause. After one more such delivery, the command is
+            dead-lettered.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
@@ -305,7 +305,7 @@ class Disposition:
         reason: the reason for the action, without personal data.
         counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
             not sent and the command may be the cause.
-        ready: false if no command can succeed now, so that the worker pauses and is not ready.
+        ready: false if no command can succeed now. The worker then pauses and reports that it is not ready.
     """
 
     action: Action

@@ -1,6 +1,6 @@
 """Workers that use FastStream to read commands from NATS JetStream or Redis Streams.
 
-By the layering rules, this package may import the worker and the layers below it, but not the sandbox.
+Under the layering rules, this package may import the worker and the layers below it, but not the sandbox.
 """
 
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at

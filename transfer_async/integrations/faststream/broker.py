@@ -81,7 +81,7 @@ def reason(error: BaseException) -> str:
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield ``error`` and its causes.
 
-    A driver's error lacks an error number, but one of its causes may have one.
+    A driver's error may lack the error number that one of its causes has.
     """
     while error is not None:
         yield error
@@ -191,9 +191,9 @@ class Broker(ABC):
 
         Like FastStream's subscribers, the returned subscriber has the methods ``await start()``, ``await
         stop()`` and ``await get_one(timeout=seconds)``. ``get_one`` returns a message, or None after the
-        timeout. If ``get_one`` returns None earlier, the worker treats the connection as closed. The
-        subscriber must not fetch messages in advance: it may request a message only while ``get_one`` runs.
-        No message may be lost if ``get_one`` is cancelled.
+        timeout. If ``get_one`` returns None before the timeout, the worker treats the connection as closed.
+        The subscriber must not fetch messages in advance: it may request a message only while ``get_one``
+        runs. No message may be lost if ``get_one`` is cancelled.
         """
 
     @abstractmethod

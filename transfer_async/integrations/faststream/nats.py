@@ -289,8 +289,8 @@ class _StoredMessage(Msg):
     """A stored message whose ``Status`` header, if the sender set one, is renamed.
 
     The Python client treats every message with a ``Status`` header as a control message, and drops it. If the
-    header were not renamed, the server would redeliver the command forever. Dead letters keep the new header
-    name, so that clients can fetch them.
+    header were not renamed, the server would redeliver the command forever. Dead letters keep the renamed
+    header, so that Python clients can fetch them too.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -555,7 +555,7 @@ class PullSlot:
         self._pull.slots += 1
 
     async def stop(self) -> None:
-        """Leave the shared pull."""
+        """Stop taking messages from the shared pull."""
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.slots -= 1

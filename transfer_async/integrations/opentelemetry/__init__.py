@@ -1,6 +1,6 @@
 """OpenTelemetry traces and metrics, which require the extra ``transfer_async[opentelemetry]``.
 
-By the layering rules, this package may import the client and the layers below it.
+Under the layering rules, this package may import the client and the layers below it.
 """
 
 try:

@@ -139,7 +139,7 @@ class Instruments:
         self._histograms[name].record(seconds, {**self._where, **(attributes or {})})
 
     def operation(self, seconds: float, done: Attributes) -> None:
-        """Record the duration of a journal operation, without the service's address."""
+        """Record the duration of a journal operation, with ``done`` as its only attributes."""
         self._histograms[OPERATION_DURATION].record(seconds, done)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
