@@ -143,7 +143,8 @@ def create(
       1    the run could not finish: the journal, the service, the file or the disk failed
       2    usage error, or the file contains errors or no orders; nothing was sent
       3    some orders were refuted or permanently refused; all others were created
-      4    some orders were not sent, or were refused for a temporary reason: run the command again
+      4    some orders were not sent, or were refused for a temporary reason: run the command again,
+           because it may send them; do not pay them by other means
       5    some orders are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """

@@ -447,6 +447,7 @@ async def broken_release(_intent, _receipt) -> None:
 def bank(monkeypatch) -> type[Bank]:
     monkeypatch.setattr(Bank, "placed", [], raising=False)
     monkeypatch.setattr(Bank, "open", set(), raising=False)
+    monkeypatch.setattr(Bank, "poor", None)
     return Bank
 
 
@@ -482,6 +483,19 @@ async def test_the_hooks_place_the_holds(bench):
     # The third order has a hold that the bank placed itself.
     assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]
     assert len(Bank.open) == 1
+
+
+async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(bench):
+    """If the operator paid it by other means, the next run would pay it again."""
+    file = await bench.orders(row(1, held=""))
+    Bank.poor = "payment-0000001"
+    first = await bench.run(file, "--hooks", f"{__name__}:make", code=4)
+    Bank.poor = None
+    await bench.run(file, "--hooks", f"{__name__}:make")
+
+    assert "may succeed later: 1 (HoldFailed 1). The same command may send these orders" in first.stdout
+    assert "do not pay them by other means" in first.stdout
+    assert len(bench.sandbox.orders) == 1
 
 
 async def test_without_a_hold_hook_every_line_must_give_its_hold(bench):
@@ -525,7 +539,7 @@ async def test_a_factory_may_return_the_token_and_observers(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "code", "told"),
     [
-        (Status(401), 4, "may succeed later: 1 (Unauthorized 1). Run the same"),
+        (Status(401), 4, "may succeed later: 1 (Unauthorized 1). The same command may"),
         (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
     ],
 )
