@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from attrs import define, field
+from attrs import define, field, frozen
 
 from transfer_async._cli import process
 from transfer_async._cli.output import Say, shown
@@ -181,35 +181,50 @@ class OutcomeFile:
             os.close(file)
 
 
-EVIDENCE = 1_000
-"""The maximum number of lines that `orders_of_earlier_runs` uses of each file."""
-
-
 class _EarlierLine(msgspec.Struct):
     key: str
-    outcome: str
+    outcome: Outcome
 
 
 _earlier_line = msgspec.json.Decoder(_EarlierLine)
-_MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
+_LONGEST_LINE = 1 << 20
 
 
-def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
-    """Return the first keys whose orders exist or may exist, according to the outcomes of earlier runs.
+@frozen(kw_only=True)
+class EarlierOrder:
+    """An order that exists or may exist, according to the outcomes of an earlier run."""
 
-    Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
+    key: str
+    outcome: Outcome
+    file: Path  # the file that contains the outcome
+
+
+def orders_of_earlier_runs(path: Path, unreadable: Counter[Path]) -> Iterator[EarlierOrder]:
+    """Yield the orders that exist or may exist, according to the outcomes of earlier runs.
+
+    Args:
+        path: the path of the complete file.
+        unreadable: receives the number of unreadable lines of each file. These lines are skipped.
+
+    Raises:
+        ValueError: a file exists and cannot be read.
     """
-    found: dict[str, Path] = {}
-    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
-        with contextlib.suppress(OSError), item.open("rb") as lines:
-            for _ in range(EVIDENCE):
-                try:
-                    line = _earlier_line.decode(lines.readline(1 << 20))
-                except (msgspec.MsgspecError, UnicodeDecodeError):  # also at the end of the file
-                    continue
-                if line.outcome in _MAY_EXIST:
-                    found.setdefault(line.key, item)
-    return found
+    for file in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+        try:
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as lines:
+                for text in iter(partial(lines.readline, _LONGEST_LINE), b""):
+                    try:
+                        line = _earlier_line.decode(text)
+                    except (msgspec.MsgspecError, UnicodeDecodeError):
+                        unreadable[file] += 1
+                        continue
+                    if line.outcome in (Outcome.CREATED, Outcome.UNKNOWN):
+                        yield EarlierOrder(key=line.key, outcome=line.outcome, file=file)
+        except OSError as error:
+            raise ValueError(
+                f"--outcomes: cannot read {shown(str(file))} ({error.strerror or error}), which may contain "
+                "orders of earlier runs; nothing was sent"
+            ) from None
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
