@@ -7,7 +7,8 @@ import contextlib
 import importlib
 import sqlite3
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from transfer_async._cli.create_input import (
     Changed,
     Checking,
     Format,
+    Keys,
     OrderFile,
     Record,
     Stopped,
@@ -29,6 +31,7 @@ from transfer_async._cli.create_input import (
     opened,
 )
 from transfer_async._cli.create_outcomes import (
+    EarlierOrder,
     OutcomeFile,
     Progress,
     Tally,
@@ -58,8 +61,8 @@ from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.batch import OrderResult
 from transfer_async._support.clock import Clock
-from transfer_async.journal.model import LEASE, SETTLE_AFTER
-from transfer_async.journal.protocol import Journal
+from transfer_async.journal.model import LEASE, SETTLE_AFTER, KeyState
+from transfer_async.journal.protocol import Journal, ScopedJournal
 from transfer_async.worker.handler import Action, disposition
 
 
@@ -123,7 +126,7 @@ def create(
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
     line has an outcome. At the start, an existing PATH is renamed to PATH.old. None of these files contains
     personal data. If they show that a line's order exists or may exist, but the journal has no record of the
-    line's key in this scope, nothing is sent.
+    line's key in this scope, or is an old copy in which the key is free, nothing is sent.
 
     --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
     a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is
@@ -141,9 +144,10 @@ def create(
     \b
       0    all orders were created, or the dry run found no errors
       1    the run could not finish: the journal, the service, the file or the disk failed
-      2    usage error, or the file contains errors or no orders; nothing was sent
+      2    usage error, the file contains errors or no orders, or the journal lacks an order; nothing was sent
       3    some orders were refuted or permanently refused; all others were created
-      4    some orders were not sent, or were refused for a temporary reason: run the command again
+      4    some orders were not sent, or were refused for a temporary reason: run the command again,
+           because it may send them; do not pay them by other means
       5    some orders are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
@@ -250,13 +254,17 @@ class CreateRun:
                 raise Stopped
             async with side:
                 client = self._client(side, journal)
-                earlier = await asyncio.to_thread(orders_of_earlier_runs, self.outcomes)
-                checking = await self._checked(orders, earlier, needs_held=not side.places_hold)
-                if checking.faults:
-                    _write(self.complain, checking.complaint())
-                    return USAGE
-                if not checking.records:
-                    raise ValueError("FILE: contains no orders; nothing was sent")
+                async with _keys_of_file() as keys:
+                    checking = await self._checked(orders, keys, needs_held=not side.places_hold)
+                    if checking.faults:
+                        _write(self.complain, checking.complaint())
+                        return USAGE
+                    if not checking.records:
+                        raise ValueError("FILE: contains no orders; nothing was sent")
+                    if client is not None:
+                        await self._refuse_forgotten_orders(
+                            keys, client.operators.scope, journal_is_new=journal_is_new
+                        )
                 if client is None or journal is None or self.dry_run:
                     _write(self.tell, checking.summary())
                     self.tell("no errors found; this was a dry run, so nothing was sent or written")
@@ -268,8 +276,6 @@ class CreateRun:
                         "check --journal"
                     )
                 async with _open(journal), client:
-                    for key in checking.repeated:
-                        await _refuse_if_forgotten(client, key, earlier[key])
                     outcomes = await asyncio.to_thread(
                         OutcomeFile, self.outcomes, protected=protected, clock=self._clock
                     )
@@ -301,10 +307,10 @@ class CreateRun:
             isinstance(event, Resolved) and event.outcome is Outcome.CREATED
         )
 
-    async def _checked(self, orders: OrderFile, earlier: Collection[str], *, needs_held: bool) -> Checking:
+    async def _checked(self, orders: OrderFile, keys: Keys, *, needs_held: bool) -> Checking:
         now, is_stopped = self._clock.utc() if self.dry_run else None, self.stopping.asked.is_set
-        checking = Checking(needs_held=needs_held, now=now, is_stopped=is_stopped, earlier=earlier)
-        work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records()))
+        checking = Checking(needs_held=needs_held, now=now, is_stopped=is_stopped)
+        work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records(), keys))
         while not work.done():
             await asyncio.wait([work], timeout=UPDATED_EVERY)
             self.progress.show("checking", checking.records, None, "")
@@ -312,11 +318,40 @@ class CreateRun:
             work.result()
         except OSError as error:
             raise Failed(f"FILE: cannot be read ({error.strerror or error}); nothing was sent") from error
-        except sqlite3.Error as error:
-            raise Failed(
-                f"cannot write the temporary file of keys ({error}): free some disk space; nothing was sent"
-            ) from error
         return checking
+
+    async def _refuse_forgotten_orders(self, keys: Keys, scope: str, *, journal_is_new: bool) -> None:
+        """Refuse a journal or scope that does not contain an order of FILE that an earlier run created.
+
+        With such a journal or scope, the order would be sent again. A new journal is not opened, so that no
+        empty file is left behind.
+
+        Args:
+            keys: the keys of FILE.
+            scope: the scope of this run.
+            journal_is_new: whether the journal's file does not exist yet.
+
+        Raises:
+            ValueError: the journal does not contain an order, or an outcomes file cannot be read.
+            Failed: the journal cannot be read.
+        """
+        unreadable: Counter[Path] = Counter()
+        found = (order for order in orders_of_earlier_runs(self.outcomes, unreadable) if order.key in keys)
+        page = await asyncio.to_thread(list, islice(found, COMPARED))
+        if page and journal_is_new:
+            raise _forgotten(page[0], scope)
+        if page:
+            assert self.journal is not None  # noqa: S101 - for the type checker: there is a client
+            # The run's own journal could not be opened again after it is closed here.
+            store = await asyncio.to_thread(journal_named, self.journal)
+            journal = ScopedJournal(store, scope)
+            async with _open(store):
+                while page:
+                    if (order := await _first_forgotten(journal, page)) is not None:
+                        raise _forgotten(order, scope)
+                    page = await asyncio.to_thread(list, islice(found, COMPARED))
+        for file, count in unreadable.items():
+            self.complain(f"{shown(str(file))}: unreadable lines, not compared with the journal: {count:,}")
 
     async def _sent(
         self, client: TransferClient, orders: OrderFile, outcomes: OutcomeFile, *, total: int
@@ -362,26 +397,64 @@ def _write(say: Say, lines: Iterable[str]) -> None:
         say(line)
 
 
-async def _refuse_if_forgotten(client: TransferClient, key: str, outcomes: Path) -> None:
-    """Refuse a journal or scope that does not contain an order of an earlier run.
-
-    With a wrong journal or scope, the order would be sent again.
+@asynccontextmanager
+async def _keys_of_file() -> AsyncIterator[Keys]:
+    """Keep a temporary database of keys during the block.
 
     Raises:
-        ValueError: the journal has no record of the key.
+        Failed: the database cannot be written or read; nothing was sent.
+    """
+    try:
+        keys = await asyncio.to_thread(Keys)
+        try:
+            yield keys
+        finally:
+            await asyncio.to_thread(keys.database.close)
+    except sqlite3.Error as error:
+        raise Failed(
+            f"cannot write the temporary file of keys ({error}): free some disk space; nothing was sent"
+        ) from error
+
+
+def _forgotten(order: EarlierOrder, scope: str) -> ValueError:
+    return ValueError(
+        f"--journal: contains no order of the key '{shown(order.key)}' in the scope {shown(scope)}, but "
+        f"{shown(str(order.file))} says that this order exists or may exist: pass the journal, the base URL "
+        "and the scope of that run. If these are right, the key was pruned or the journal is an old copy: "
+        "find out which orders exist before you pay again. To make the payments of FILE again, move its "
+        "outcomes files (also .part and .old) to another directory; nothing was sent"
+    )
+
+
+COMPARED = 500
+"""The number of keys whose states are read from the journal at a time."""
+
+
+async def _first_forgotten(journal: ScopedJournal, orders: Sequence[EarlierOrder]) -> EarlierOrder | None:
+    """Return the first of ``orders`` that would be sent again, because the journal does not know its outcome.
+
+    A key whose order does not exist after all, for example after a refutation, may be sent again. The key's
+    history then contains the earlier outcome. If it does not, the journal may be an old copy.
+
+    Raises:
         Failed: the journal cannot be read.
     """
     try:
-        known = await client.known(key)
+        sent = await journal.sent([order.key for order in orders])
+        for order in orders:
+            if order.key in sent:
+                continue
+            entry = await journal.read(order.key)
+            needed = KeyState.CREATED if order.outcome is Outcome.CREATED else KeyState.IN_DOUBT
+            # A corrupt record is never free.
+            if entry is None or (
+                entry.is_readable
+                and all(step.state is not needed for step in await journal.history(order.key))
+            ):
+                return order
     except JournalFailed as error:
         raise Failed(f"{error}; nothing was sent") from error
-    if known is None:
-        raise ValueError(
-            f"--journal: contains no record of the key '{shown(key)}' in the scope "
-            f"{shown(client.operators.scope)}, but {shown(str(outcomes))} says that its order exists or may "
-            "exist: pass the journal, the base URL and the scope of that run. To make the payments of FILE "
-            "again, move its outcomes file to another directory; nothing was sent"
-        )
+    return None
 
 
 @asynccontextmanager

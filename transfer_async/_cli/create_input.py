@@ -344,10 +344,6 @@ SHOWN = 1000
 """The maximum number of faults that are listed; further faults are only counted."""
 
 
-REPEATED = 100
-"""The maximum number of keys of earlier runs that a check returns."""
-
-
 class Stopped(Exception):
     """Raised if a signal stopped the check."""
 
@@ -361,7 +357,6 @@ class Checking:
             None, time limits are not checked, because a key that already has an order still returns it after
             its time limit.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
-        earlier: the keys to look for in the file.
 
     Attributes:
         records: the number of orders, with or without faults.
@@ -369,7 +364,6 @@ class Checking:
         faults: the number of faults.
         listed: the first faults, one per line.
         sums: the total amounts to be sent and received, by currency, of the orders without faults.
-        repeated: the first keys of ``earlier`` that the file contains.
     """
 
     one_each = "give each order its own key"
@@ -381,36 +375,29 @@ class Checking:
         needs_held: bool,
         now: datetime | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
-        earlier: Collection[str] = (),
     ) -> None:
         self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
-        self._earlier = earlier
-        self.repeated: list[str] = []
         self.records = self.faulty = self.faults = 0
         self.listed: list[str] = []
         self.sums: dict[str, dict[str, Decimal]] = {"sent": {}, "to arrive": {}}
 
-    def run(self, records: Iterable[Record]) -> None:
-        """Check every record.
+    def run(self, records: Iterable[Record], keys: Keys) -> None:
+        """Check every record, and add its key to ``keys``.
 
         Raises:
             Stopped: ``is_stopped`` returned true.
             sqlite3.Error: the temporary database of keys cannot be written.
         """
-        with Keys() as keys:
-            for record in records:
-                if self.records % 64 == 0 and self._is_stopped():
-                    raise Stopped
-                self.records += 1
-                key = record.key
-                if key is not None and key in self._earlier and len(self.repeated) < REPEATED:
-                    self.repeated.append(key)
-                faults = list(self._faults(record, keys))
-                if record.command is None or faults:
-                    self.faulty += 1
-                    self._note(record.line, faults)
-                else:
-                    self._add(record.command)
+        for record in records:
+            if self.records % 64 == 0 and self._is_stopped():
+                raise Stopped
+            self.records += 1
+            faults = list(self._faults(record, keys))
+            if record.command is None or faults:
+                self.faulty += 1
+                self._note(record.line, faults)
+            else:
+                self._add(record.command)
 
     def _faults(self, record: Record, keys: Keys) -> Iterator[LineFault]:
         yield from record.faults
@@ -479,3 +466,6 @@ class Keys(TemporaryDatabase):
             return None
         found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()
         return found[0]
+
+    def __contains__(self, key: str) -> bool:
+        return self.database.execute("SELECT 1 FROM keys WHERE key = ?", (key,)).fetchone() is not None

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from attrs import define, field
+from attrs import define, field, frozen
 
 from transfer_async._cli import process
 from transfer_async._cli.output import Say, shown
@@ -34,7 +34,10 @@ from transfer_async._converters.messages import ORDER_FIELDS
 from transfer_async._converters.wire_format import plain
 from transfer_async._models.errors import (
     AlreadyCreated,
+    HoldRequired,
+    InvalidOrder,
     JournalFailed,
+    KeyConflict,
     Outcome,
     Refused,
     Refuted,
@@ -42,7 +45,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.worker.handler import Action, disposition
+from transfer_async.worker.handler import disposition
 
 if TYPE_CHECKING:
     from rich import progress
@@ -178,35 +181,50 @@ class OutcomeFile:
             os.close(file)
 
 
-EVIDENCE = 1_000
-"""The maximum number of lines that `orders_of_earlier_runs` uses of each file."""
-
-
 class _EarlierLine(msgspec.Struct):
     key: str
-    outcome: str
+    outcome: Outcome
 
 
 _earlier_line = msgspec.json.Decoder(_EarlierLine)
-_MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
+_LONGEST_LINE = 1 << 20
 
 
-def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
-    """Return some keys whose orders exist or may exist, according to the outcomes of earlier runs.
+@frozen(kw_only=True)
+class EarlierOrder:
+    """An order that exists or may exist, according to the outcomes of an earlier run."""
 
-    Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
+    key: str
+    outcome: Outcome
+    file: Path  # the file that contains the outcome
+
+
+def orders_of_earlier_runs(path: Path, unreadable: Counter[Path]) -> Iterator[EarlierOrder]:
+    """Yield the orders that exist or may exist, according to the outcomes of earlier runs.
+
+    Args:
+        path: the path of the complete file.
+        unreadable: receives the number of unreadable lines of each file. These lines are skipped.
+
+    Raises:
+        ValueError: a file exists and cannot be read.
     """
-    found: dict[str, Path] = {}
-    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
-        with contextlib.suppress(OSError), item.open("rb") as lines:
-            for _ in range(EVIDENCE):
-                try:
-                    line = _earlier_line.decode(lines.readline(1 << 20))
-                except (msgspec.MsgspecError, UnicodeDecodeError):  # also at the end of the file
-                    continue
-                if line.outcome in _MAY_EXIST:
-                    found.setdefault(line.key, item)
-    return found
+    for file in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+        try:
+            with contextlib.suppress(FileNotFoundError), file.open("rb") as lines:
+                for text in iter(partial(lines.readline, _LONGEST_LINE), b""):
+                    try:
+                        line = _earlier_line.decode(text)
+                    except (msgspec.MsgspecError, UnicodeDecodeError):
+                        unreadable[file] += 1
+                        continue
+                    if line.outcome in (Outcome.CREATED, Outcome.UNKNOWN):
+                        yield EarlierOrder(key=line.key, outcome=line.outcome, file=file)
+        except OSError as error:
+            raise ValueError(
+                f"--outcomes: cannot read {shown(str(file))} ({error.strerror or error}), which may contain "
+                "orders of earlier runs; nothing was sent"
+            ) from None
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
@@ -423,6 +441,14 @@ def code_of(result: Order | Exception) -> int:
     return process.NOT_SENT if outcome_of(result) is Outcome.NOT_SENT else process.UNKNOWN
 
 
+_LASTING = (KeyConflict, HoldRequired, InvalidOrder)
+"""The errors that the same command would meet again.
+
+After any other error, the same command may send the order. For example, a hook may accept an order that it
+refused before, and an order that expired because of ``--rate`` may be in time.
+"""
+
+
 @define(eq=False)
 class Tally:
     """Counts the outcomes."""
@@ -433,9 +459,8 @@ class Tally:
     made: int = 0  # the number of orders that this run created; other orders existed before
     _reasons: defaultdict[int, Counter[str]] = field(factory=lambda: defaultdict(Counter), init=False)
     _fields: Counter[str] = field(factory=Counter, init=False)
-    _lasting: Counter[str] = field(
-        factory=Counter, init=False
-    )  # the reasons that another run will meet again
+    # How often each of `_LASTING` occurred.
+    _lasting: Counter[str] = field(factory=Counter, init=False)
 
     def add(self, result: Order | Exception) -> None:
         """Count the outcome of one order."""
@@ -444,7 +469,7 @@ class Tally:
         self._reasons[code_of(result)][type(result).__name__] += 1
         if isinstance(result, Refused):
             self._fields.update(result.fields)
-        elif code_of(result) == process.NOT_SENT and disposition(result).action is not Action.RETRY:
+        if isinstance(result, _LASTING):
             self._lasting[type(result).__name__] += 1
 
     @property
@@ -471,12 +496,19 @@ class Tally:
             )
         if self._lasting:
             yield (
-                f"not sent, and would not be sent again: {_counted(self._lasting)}. Read the reasons in the "
-                "outcomes before you change these lines. With another key, an order that exists already is "
-                "made twice"
+                f"not sent, and the same command would not send them: {_counted(self._lasting)}. Read the "
+                "reasons in the outcomes before you change these lines"
+            )
+        if conflicts := self._lasting[KeyConflict.__name__]:
+            yield (
+                f"{KeyConflict.__name__}: {conflicts:,}. This key already has another order; a new key makes "
+                "a second payment"
             )
         if reasons := self._reasons[process.NOT_SENT] - self._lasting:
-            yield f"may succeed later: {_counted(reasons)}. Run the same command again"
+            yield (
+                f"may succeed later: {_counted(reasons)}. The same command may send these orders: run it "
+                "again, and do not pay them by other means"
+            )
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:

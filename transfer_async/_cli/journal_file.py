@@ -27,6 +27,7 @@ from transfer_async._cli.create_input import (
     Changed,
     Checking,
     Format,
+    Keys,
     Layout,
     OrderFile,
     format_of,
@@ -357,7 +358,8 @@ def _error_text(error: Exception) -> str:
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
     """Check the whole file, ask for confirmation, and return the number of rows."""
     check = DecisionCheck(needs_held=False)
-    check.run(rows.records())
+    with Keys() as keys:
+        check.run(rows.records(), keys)
     if check.faults:
         for line in check.complaint():
             complain(line)

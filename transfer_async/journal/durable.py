@@ -81,6 +81,7 @@ class Queries(Protocol):
     """The SQL statements for reading the journal, which take the same parameters in every back end."""
 
     find: str
+    sent: str
     in_doubt: str
     count_in_doubt: str
     orders: str
@@ -283,6 +284,11 @@ class DurableJournal(abc.ABC):
         """See `Journal.read`."""
         found = await self._rows(self._sql.find, scope, key)
         return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
+
+    async def _sent(self, scope: str, keys: Sequence[str]) -> set[str]:
+        """See `ScopedJournal.sent`."""
+        found = await self._query(self._sql.sent, scope, msgspec.json.encode(keys).decode())
+        return {key for (key,) in found}
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""

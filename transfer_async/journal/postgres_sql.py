@@ -102,6 +102,10 @@ class Statements:
         self.store: str = _store(keys, history, slack)
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
+        self.sent: str = (
+            f"SELECT key FROM {keys} WHERE scope = $1 AND state NOT IN ('free', 'claimed') "
+            "AND key = ANY(ARRAY(SELECT json_array_elements_text($2::json)))"
+        )
         self.work: str = (
             # A lease that ends later than `BELIEVED` allows counts as expired: see `is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "

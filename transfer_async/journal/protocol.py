@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Protocol, Self, TypeVar, cast
@@ -334,6 +334,14 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def read(self, key: str) -> Entry | None:
         """See `Journal.read`."""
         return await _read(self.store.read, self.scope, key, key=key)
+
+    async def sent(self, keys: Sequence[str]) -> set[str]:
+        """Return those of ``keys`` whose orders exist, are in doubt, or are being sent.
+
+        A durable journal reads all keys at once. Other journals return no keys.
+        """
+        sent = getattr(self.store, "_sent", None)
+        return set() if sent is None else await _read(sent, self.scope, keys)
 
     async def work(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""

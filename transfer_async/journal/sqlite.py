@@ -97,6 +97,10 @@ class _Queries:
     """See `Queries`."""
 
     find = f"{_SELECT} AND k.key = ?"
+    sent = (
+        f"SELECT key FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
+        "AND key IN (SELECT value FROM json_each(?)) AND state NOT IN ('free', 'claimed')"
+    )
     in_doubt = f"{_SELECT} AND {_IS_DOUBT}"
     count_in_doubt = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND {_IS_DOUBT}"
     orders = (

@@ -12,7 +12,8 @@ from transfer_async._cli.create_input import SHOWN, Checking, Keys, Record, Stop
 
 def checked(rows, **settings) -> Checking:
     checking = Checking(**{"needs_held": False, **settings})
-    checking.run(create_input.csv_records(lines_of(csv_text(rows)), iter(())))
+    with Keys() as keys:
+        checking.run(create_input.csv_records(lines_of(csv_text(rows)), iter(())), keys)
     return checking
 
 
@@ -103,9 +104,14 @@ def test_memory_stays_flat_over_a_long_file():
     def most(count: int) -> int:
         tracemalloc.start()
         checking = Checking(needs_held=False)
-        checking.run(
-            Record(line=number, key=f"payment-{number}", faults=(("x", "y"),)) for number in range(count)
-        )
+        with Keys() as keys:
+            checking.run(
+                (
+                    Record(line=number, key=f"payment-{number}", faults=(("x", "y"),))
+                    for number in range(count)
+                ),
+                keys,
+            )
         seen = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert checking.records == count

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import stat
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +18,12 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
-from transfer_async import FundsHold, HoldFailed, MemoryJournal
-from transfer_async._cli import create_command, create_input
+from transfer_async import NO_ORDER, FundsHold, HoldFailed, MemoryJournal, SQLiteJournal
+from transfer_async._cli import create_command, create_input, create_outcomes
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
+from transfer_async.journal.rows import ENTRY_TABLE
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
@@ -114,11 +116,117 @@ async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
     for options in (["--journal", other], ["--journal", other, "--quiet"], ["--scope", "moved"]):
         result = await bench.run(file, *options, code=2)
 
-        assert "--journal: contains no record of the key 'payment-0000001' in the scope " in result.stderr
-        assert "orders.csv.outcomes.jsonl says that its order exists or may exist" in result.stderr
+        assert "--journal: contains no order of the key 'payment-0000001' in the scope " in result.stderr
+        assert "orders.csv.outcomes.jsonl says that this order exists or may exist" in result.stderr
+        assert "the key was pruned or the journal is an old copy" in result.stderr
         assert "nothing was sent" in result.stderr
+        dry = await bench.run(file, *options, "--dry-run", code=2)
+
+        assert dry.stderr == result.stderr
+        assert "no errors found" not in dry.stdout
     assert len(bench.sandbox.requests) == 2
     assert len(await bench.told()) == 2
+    assert other.name not in await bench.files()
+
+
+async def test_a_database_is_compared_with_the_outcomes_of_earlier_runs(bench, database):
+    file = await bench.orders(row(1), row(2, **NOBODY), row(3))
+    journal = ["--journal", database]
+    await bench.run(file, *journal, code=3)
+    await bench.run(file, *journal, code=3)
+    result = await bench.run(file, *journal, "--scope", "moved", code=2)
+
+    assert "contains no order of the key 'payment-000000" in result.stderr
+    assert len(bench.sandbox.requests) == 3
+
+
+async def test_an_old_copy_of_the_journal_may_lack_any_line(bench, monkeypatch):
+    """The last line of a long file was created after the copy was made."""
+    monkeypatch.setattr(create_command, "COMPARED", 40)
+    lines = [row(number) for number in range(1, 151)]
+    await bench.run(await bench.orders(*lines[:-1]), "--outcomes", bench.directory / "first")
+    copy = bench.directory / "copy.db"
+    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    file = await bench.orders(*lines)
+    await bench.run(file)
+    for options in ([], ["--dry-run"]):
+        result = await bench.run(file, "--journal", copy, *options, code=2)
+
+        assert "contains no order of the key 'payment-0000150'" in result.stderr
+    assert len(bench.sandbox.requests) == 150
+
+
+def copy_of_journal(journal: Path, copy: Path) -> None:
+    databases = (contextlib.closing(sqlite3.connect(path)) for path in (journal, copy))
+    with next(databases) as source, next(databases) as target:
+        source.backup(target)
+
+
+@pytest.mark.parametrize("fault", [None, CloseAfterProcessing()])
+async def test_an_old_copy_of_the_journal_may_contain_a_free_key(bench, fault):
+    """The first run was refused temporarily, and the second one created the order, or may have done so."""
+    bench.sandbox.faults.add(Status(429), times=None)
+    file, copy = await bench.orders(row(1)), bench.directory / "copy.db"
+    await bench.run(file, "--deadline", "0.1", code=4)
+    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    bench.sandbox.faults.clear()
+    if fault is not None:
+        bench.sandbox.faults.add(fault)
+    await bench.run(file, code=0 if fault is None else 5)
+    sent = len(bench.sandbox.requests)
+    result = await bench.run(file, "--journal", copy, code=2)
+
+    assert "contains no order of the key 'payment-0000001'" in result.stderr
+    assert len(bench.sandbox.requests) == sent
+
+
+async def test_a_corrupt_record_is_not_mistaken_for_a_free_key(bench):
+    """Its key is in use, whatever its state says. The run reports the corrupt record."""
+    file = await bench.orders(row(1))
+    await bench.run(file)
+    await asyncio.to_thread(corrupt, bench.journal)
+    result = await bench.run(file, code=4)
+
+    assert "JournalFailed 1" in result.stdout
+    assert len(bench.sandbox.requests) == 1
+
+
+def corrupt(journal: Path) -> None:
+    with contextlib.closing(sqlite3.connect(journal)) as database, database:
+        database.execute(f"UPDATE {ENTRY_TABLE} SET state = 'free', body = '{{'")
+
+
+async def test_a_journal_that_cannot_be_compared_is_reported_and_nothing_is_sent(bench, monkeypatch):
+    async def broken(*_: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    file = await bench.orders(row(1))
+    await bench.run(file)
+    monkeypatch.setattr(SQLiteJournal, "_sent", broken)
+    for options in ([], ["--dry-run"]):
+        result = await bench.run(file, *options, code=1)
+
+        assert "the journal could not be read (OperationalError); nothing was sent" in result.stderr
+
+
+async def test_a_refuted_order_may_be_corrected_and_sent(bench):
+    """The outcomes say that the order may exist, but the journal knows that it does not."""
+    bench.sandbox.faults.add(Status(503))
+    file = await bench.orders(row(1))
+    await bench.run(file, "--deadline", "0.1", code=5)
+    settled = ["--hooks", f"{__name__}:refuting", "--settle-after", "0.001"]
+    refuted = await bench.run(file, *settled, code=3)
+    await bench.run(await bench.orders(row(1, transaction_fee="12.51")))
+
+    assert "refuted: 1" in refuted.stdout
+    assert len(bench.sandbox.orders) == 1
+
+
+def refuting() -> dict[str, Any]:
+    async def resolve(*_: Any) -> Any:
+        return NO_ORDER
+
+    return {"hooks": [], "resolve": resolve}
 
 
 async def test_an_interrupted_run_is_not_continued_with_another_journal(bench):
@@ -141,9 +249,22 @@ async def test_other_orders_may_be_created_with_a_new_journal(bench):
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff\n", b"{}\n[]\n7\n", b'{"outcome":"created"}\n{"key":7,"outc'])
-async def test_an_unreadable_file_of_outcomes_does_not_stop_a_run(bench, text):
+async def test_unreadable_lines_of_outcomes_are_counted_and_do_not_stop_a_run(bench, text):
     await asyncio.to_thread(bench.outcomes.write_bytes, text)
-    await bench.run(await bench.orders(row(1)))
+    result = await bench.run(await bench.orders(row(1)))
+
+    count = text.count(b"\n") + (not text.endswith(b"\n"))
+    told = f"orders.csv.outcomes.jsonl: unreadable lines, not compared with the journal: {count}\n"
+    assert (told in result.stderr) == bool(text)
+
+
+async def test_a_file_of_outcomes_that_cannot_be_read_stops_a_run(bench, monkeypatch):
+    def broken(path: Path, *mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path)) if path == bench.part else FileNotFoundError
+
+    monkeypatch.setattr(create_outcomes.Path, "open", broken)
+    with pytest.raises(ValueError, match=r"--outcomes: cannot read .*part \(Permission denied\)"):
+        list(create_outcomes.orders_of_earlier_runs(bench.outcomes, Counter()))
 
 
 async def test_the_format_may_be_named(bench):
@@ -193,8 +314,8 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     file = await bench.orders(row(1), row(2))
     complete = create_input.Checking.run
 
-    def checked_and_changed(self, records):
-        complete(self, records)
+    def checked_and_changed(self, records, keys):
+        complete(self, records, keys)
         file.write_text(
             csv_text([row(1), row(2, matcher_amount="200.00", poster_amount="310050.00")]), encoding="utf-8"
         )
@@ -447,6 +568,7 @@ async def broken_release(_intent, _receipt) -> None:
 def bank(monkeypatch) -> type[Bank]:
     monkeypatch.setattr(Bank, "placed", [], raising=False)
     monkeypatch.setattr(Bank, "open", set(), raising=False)
+    monkeypatch.setattr(Bank, "poor", None)
     return Bank
 
 
@@ -482,6 +604,19 @@ async def test_the_hooks_place_the_holds(bench):
     # The third order has a hold that the bank placed itself.
     assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]
     assert len(Bank.open) == 1
+
+
+async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(bench):
+    """If the operator paid it by other means, the next run would pay it again."""
+    file = await bench.orders(row(1, held=""))
+    Bank.poor = "payment-0000001"
+    first = await bench.run(file, "--hooks", f"{__name__}:make", code=4)
+    Bank.poor = None
+    await bench.run(file, "--hooks", f"{__name__}:make")
+
+    assert "may succeed later: 1 (HoldFailed 1). The same command may send these orders" in first.stdout
+    assert "do not pay them by other means" in first.stdout
+    assert len(bench.sandbox.orders) == 1
 
 
 async def test_without_a_hold_hook_every_line_must_give_its_hold(bench):
@@ -525,7 +660,7 @@ async def test_a_factory_may_return_the_token_and_observers(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "code", "told"),
     [
-        (Status(401), 4, "may succeed later: 1 (Unauthorized 1). Run the same"),
+        (Status(401), 4, "may succeed later: 1 (Unauthorized 1). The same command may"),
         (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
     ],
 )

@@ -9,6 +9,8 @@ from transfer_async._models.errors import (
     ConnectionFailed,
     Expired,
     HoldFailed,
+    HoldRequired,
+    InvalidOrder,
     JournalFailed,
     KeyBusy,
     KeyConflict,
@@ -19,8 +21,10 @@ from transfer_async._models.errors import (
     Refused,
     Refuted,
     TokenUnavailable,
+    TransferError,
     Unauthorized,
     UnreadableOrder,
+    WrongEventLoop,
 )
 from transfer_async._models.responses import Order
 
@@ -79,7 +83,7 @@ def test_the_advice_says_what_to_do():
     assert list(Tally().advice()) == []
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
-    assert again == "may succeed later: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
+    assert again == f"may succeed later: 2 (RateLimited 1, KeyBusy 1). {AGAIN}"
     assert owed == "failed undos, now pending: 3. Run: transfer-async journal recover"
 
 
@@ -104,18 +108,33 @@ def test_a_final_refusal_does_not_advise_to_run_the_command_again():
     )
 
 
+AGAIN = "The same command may send these orders: run it again, and do not pay them by other means"
+
+
 def test_the_most_frequent_reasons_are_named_and_the_others_counted():
     errors = [JournalFailed, Unauthorized, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
     (again,) = tally_of(*(error() for error in errors[1:] + errors * 2)).advice()
 
     named = "TokenUnavailable 6, Unauthorized 3, KeyBusy 3, others 5"
-    assert again == f"may succeed later: 17 ({named}). Run the same command again"
+    assert again == f"may succeed later: 17 ({named}). {AGAIN}"
 
 
 def test_a_lasting_reason_does_not_advise_to_run_the_command_again():
     """A changed line whose key has an order conflicts in every run, and another key would pay it twice."""
-    lasting, again = tally_of(KeyConflict(), Expired(), KeyConflict(), KeyBusy()).advice()
+    results = KeyConflict(), HoldRequired(), KeyConflict(), InvalidOrder([("key", "is bad")]), KeyBusy()
+    lasting, conflicts, again = tally_of(*results).advice()
 
-    assert lasting.startswith("not sent, and would not be sent again: 3 (KeyConflict 2, Expired 1). Read the")
-    assert "With another key, an order that exists already is made twice" in lasting
-    assert again == "may succeed later: 1 (KeyBusy 1). Run the same command again"
+    assert lasting == (
+        "not sent, and the same command would not send them: 4 (KeyConflict 2, HoldRequired 1, "
+        "InvalidOrder 1). Read the reasons in the outcomes before you change these lines"
+    )
+    assert conflicts == "KeyConflict: 2. This key already has another order; a new key makes a second payment"
+    assert again == f"may succeed later: 1 (KeyBusy 1). {AGAIN}"
+
+
+@each("result", [HoldFailed(refused=True), Expired(), WrongEventLoop(), TransferError()])
+def test_any_other_order_that_was_not_sent_may_be_sent_by_the_same_command(result):
+    """If the operator paid it by other means, the next run would pay it again."""
+    (again,) = tally_of(result).advice()
+
+    assert again == f"may succeed later: 1 ({type(result).__name__} 1). {AGAIN}"
