@@ -313,7 +313,7 @@ def verify_hooks(
         int, typer.Option(min=0, help="The number of random sequences to try; 0 for none.")
     ] = 100,
     late: Annotated[float, typer.Option(min=0, help="Seconds to wait for holds that appear late.")] = 1.0,
-    patience: Annotated[float, typer.Option(help="Maximum seconds for one call of a hook.")] = 10.0,
+    patience: Annotated[float, typer.Option(help="Maximum seconds for each call to a hook.")] = 10.0,
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 

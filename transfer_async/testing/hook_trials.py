@@ -630,7 +630,7 @@ class _Run:
         self.broken[broken.rule.name] = evolve(shorter, more=known.more + 1)
 
     def report(self, seed: int) -> HookReport:
-        """Return the report. If one fault breaks several rules, name only the most basic rule."""
+        """Return the report. If one mistake breaks several rules, name only the most basic rule."""
         seen = [item.rule for item in self.broken.values()]
         follows = [
             item for item in seen if set(item.after) & set(seen) or (item is rules.PLACES and seen[1:])

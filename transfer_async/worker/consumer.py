@@ -99,7 +99,7 @@ class Delivery(Protocol):
 
 
 class Worker:
-    """Processes messages. Each call of `take` processes one message. Calls may run concurrently.
+    """Processes messages. Each call to `take` processes one message. Calls may run concurrently.
 
     Args:
         handler: the object that carries out the commands.
