@@ -192,7 +192,7 @@ _MAY_EXIST = frozenset({Outcome.CREATED.value, Outcome.UNKNOWN.value})
 
 
 def orders_of_earlier_runs(path: Path) -> dict[str, Path]:
-    """Return some keys whose orders exist or may exist, according to the outcomes of earlier runs.
+    """Return keys whose orders exist or may exist, according to the first lines of earlier outcomes files.
 
     Each key is returned with the file that contains its outcome. Unreadable files and lines are skipped.
     """
@@ -471,9 +471,9 @@ class Tally:
             )
         if self._lasting:
             yield (
-                f"not sent, and would not be sent again: {_counted(self._lasting)}. Read the reasons in the "
-                "outcomes before you change these lines. With another key, an order that exists already is "
-                "made twice"
+                f"not sent, and another run would not send them: {_counted(self._lasting)}. Read the reasons "
+                "in the outcomes file before you change these lines: if an order already exists, another key "
+                "creates it a second time"
             )
         if reasons := self._reasons[process.NOT_SENT] - self._lasting:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"

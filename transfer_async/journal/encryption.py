@@ -42,9 +42,9 @@ class Seal(Protocol):
     """
 
     def sealed(self, data: bytes, *, owner: str) -> str:
-        """Encrypt ``data`` as a text that starts with `MARK`.
+        """Encrypt ``data``, and return a string that starts with `MARK`.
 
-        The text can be decrypted only for the same ``owner``.
+        The string can be decrypted only for the same ``owner``.
         """
         ...
 
@@ -153,7 +153,7 @@ class _CheckedSeal:
         """See `Seal.sealed`."""
         text = _called(partial(self._seal.sealed, data, owner=owner), "encrypt")
         if type(text) is not str or not text.startswith(MARK):
-            raise SealFailed(f"the seal did not return a text that starts with {MARK!r}")
+            raise SealFailed(f"the seal did not return a string that starts with {MARK!r}")
         return text
 
     def opened(self, text: str, *, owner: str) -> bytes:

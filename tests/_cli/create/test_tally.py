@@ -116,6 +116,8 @@ def test_a_lasting_reason_does_not_advise_to_run_the_command_again():
     """A changed line whose key has an order conflicts in every run, and another key would pay it twice."""
     lasting, again = tally_of(KeyConflict(), Expired(), KeyConflict(), KeyBusy()).advice()
 
-    assert lasting.startswith("not sent, and would not be sent again: 3 (KeyConflict 2, Expired 1). Read the")
-    assert "With another key, an order that exists already is made twice" in lasting
+    assert lasting.startswith(
+        "not sent, and another run would not send them: 3 (KeyConflict 2, Expired 1). Read the"
+    )
+    assert "if an order already exists, another key creates it a second time" in lasting
     assert again == "may succeed later: 1 (KeyBusy 1). Run the same command again"

@@ -87,7 +87,7 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
         ),
         (
             {"same_body_again": REPEATED, "cut_again": NEW},
-            "It is unknown whether the order on the closed connection exists",
+            "It is not known whether the order sent on the closed connection exists",
         ),
         ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),
     ],
