@@ -65,7 +65,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
         raise ValueError(
-            "undone is required, because recover cannot undo the hooks of a record that it cannot read "
+            "undone: must be set, because recover cannot undo the hooks of a record that it cannot read "
             f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
@@ -180,7 +180,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"{verb} {frees}.")
     else:
         yield Sentence(f"{verb} {frees}. No hook has to be undone.")
-    undos = _listed("The next recovery then", entry.pending_undos, holds)
+    undos = _listed("After that, the next recovery", entry.pending_undos, holds)
     # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)

@@ -47,7 +47,7 @@ def test_a_status_that_came_with_an_order_proves_no_refusal():
     proposal = proposal_of(same_body_again=SeenAnswer(status=422, order="same", within=0.1))
 
     assert proposal.retry.refused == REFUSED - {422}
-    assert "without 422" in proposal.reasons["refused"]
+    assert "except 422" in proposal.reasons["refused"]
 
 
 def test_slow_responses_lengthen_the_timeouts():
