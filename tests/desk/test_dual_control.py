@@ -247,7 +247,7 @@ async def test_a_proposal_form_never_decides_alone(
     answer = await ada.sends(page, form, reason="seen", **fields)
 
     assert answer.status == 409
-    assert "Nothing was changed: one person may now decide alone" in answer.text
+    assert "Nothing was changed: a single person may now decide alone" in answer.text
     assert "decided: dual control is waived by yan" in answer.text
     assert await world.entry() == before
     assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
