@@ -306,8 +306,8 @@ class TransferClient:
         - ``TRANSFER_HEADERS``: the path of a file with one header per line, for ``headers``.
 
         Args:
-            settings: further arguments of `TransferClient`. ``journal``, ``proxy``, ``ssl`` and ``headers``
-                override the corresponding variables.
+            settings: additional arguments for `TransferClient`. ``journal``, ``proxy``, ``ssl`` and
+                ``headers`` override the corresponding variables.
 
         Raises:
             ValueError: a variable is missing or invalid; the message names the variable.
@@ -353,7 +353,7 @@ class TransferClient:
                 invisible characters or leading or trailing blanks. By default the client generates a key. If
                 you might cancel the call, pass your own key.
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
-            held: the reference of a hold that the bank has already placed itself.
+            held: the reference of a hold that the bank itself has already placed.
             send_before: an aware time after which the order must not be sent.
             deadline: an aware time after which the caller stops waiting. The deadline may shorten, but never
                 extends, the time limits of hooks, retry pauses, ``resolve`` and the request. If the deadline

@@ -70,7 +70,9 @@ def test_correct_hooks_keep_all_rules():
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
     assert "no worker could be started in a new process (the new worker found a different ledger)" in told
-    assert "note     place has no await, so it was not interrupted, and no lost response was tried" in told
+    assert (
+        "note     place has no await, so it was not interrupted, and no lost response was simulated" in told
+    )
     assert told.endswith("(seed 7)\n")
 
 

@@ -371,7 +371,7 @@ async def test_prune_refuses_a_time_in_the_future(world: World):
     async with world.client() as client:
         for desk in (client, operators(world)):
             why = await refusal(desk.prune(before=NOON + timedelta(days=1)))
-            assert why.startswith("before: must not be in the future: ")
+            assert why.startswith("before: must not be in the future. ")
 
 
 # --- the journal's failures ---------------------------------------------------------------------

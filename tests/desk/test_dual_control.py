@@ -183,7 +183,7 @@ async def test_a_wrong_order_id_is_amended_or_withdrawn_with_approval(
     taken_back = await ben.key()
     await ben.does("approve")
 
-    assert "Approving binds the key to tx-right, and no longer to tx-wrong." in shown.text
+    assert "Approving binds the key to tx-right instead of tx-wrong." in shown.text
     assert right == "tx-right"
     assert "Approving puts the key in doubt again" in taken_back.text
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -247,7 +247,7 @@ async def test_a_proposal_form_never_decides_alone(
     answer = await ada.sends(page, form, reason="seen", **fields)
 
     assert answer.status == 409
-    assert "Nothing was changed: one person may now decide alone" in answer.text
+    assert "Nothing was changed: a single person may now decide alone" in answer.text
     assert "decided: dual control is waived by yan" in answer.text
     assert await world.entry() == before
     assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
@@ -266,7 +266,7 @@ async def test_a_decision_form_never_proposes(
     answer = await ada.sends(page, form, reason="seen", **fields)
 
     assert answer.status == 409
-    assert "Nothing was changed: dual control is required now" in answer.text
+    assert "Nothing was changed: dual control is now required" in answer.text
     assert "dual control was demanded by zoe" in answer.text
     assert await world.entry() == before
 
@@ -277,7 +277,7 @@ async def test_a_demand_between_reading_and_writing_blocks_a_single_decision(wor
     answer = await changing.visitor().does("refute", certain="1")
 
     assert answer.status == 409
-    assert "dual control is required now" in answer.text
+    assert "dual control is now required" in answer.text
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

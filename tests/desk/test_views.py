@@ -151,7 +151,7 @@ async def test_the_reasons_of_a_key_do_not_contradict_each_other(
     assert "in doubt undo pending" in page.text
     assert "The order may exist, and its hold is kept." in page.text
     assert "A call with this key ended in a definite failure" in page.text
-    assert "no recovery can continue it" in corrupt.text
+    assert "recovery cannot process the key" in corrupt.text
     assert "The next recovery" not in corrupt.text
 
 
@@ -534,7 +534,7 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
     shown = await desk.visitor().key()
 
     assert "The bank must release the hold bank-7, because it placed this hold itself." in shown.text
-    assert "No hook needs an undo." in shown.text
+    assert "No hook has to be undone." in shown.text
     assert "The bank's hold bank-7" in shown.text
 
 
@@ -580,8 +580,8 @@ async def test_an_encrypted_record_without_its_key_has_no_decision_form(world: W
     shown = await desk.visitor().key()
 
     assert not {"resolve", "refute"} & set(shown.page.forms)
-    assert "start the page with the encryption key." in shown.text
-    assert "no recovery can continue it" not in shown.text
+    assert "Restart the desk with the encryption key." in shown.text
+    assert "recovery cannot process the key" not in shown.text
 
 
 # --- who pays whom --------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
         known = await client.known("a")
         report = await client.recover()
         await bound(client, "a")
-        with pytest.raises(ValueError, match=r"undone: is required: .* \(funds_hold\)"):
+        with pytest.raises(ValueError, match=r"undone: must be set, because .* \(funds_hold\)"):
             await client.refute("a", **SAID)
         await bound(client, "a")
         freed = await client.refute("a", **SAID, undone=True)
@@ -142,7 +142,7 @@ async def test_a_corrupt_undo_is_dropped_only_by_an_explicit_decision(
     async with opened() as journal, world.client(journal=journal) as client:
         report = await client.recover()
         await bound(client, "k")
-        with pytest.raises(ValueError, match=r"undone: is required: .* \(funds_hold\)"):
+        with pytest.raises(ValueError, match=r"undone: must be set, because .* \(funds_hold\)"):
             await client.refute("k", **SAID)
         freed = await client.refute("k", **SAID, undone=True)
         assert await client.recover() == type(report)()

@@ -320,9 +320,9 @@ def verify_hooks(
     The hooks place and release several hundred holds, at most six at a time. Connect the hooks to a test
     ledger with enough funds for six holds. The command calls each hook twice in a row, concurrently, and from
     a new worker; it also cancels the hook at each await, and interrupts it with timeouts and lost
-    connections. The command also undoes each hook without a receipt, twice in a row, and when there is
-    nothing to undo. After each step, the command compares held(intent_id) and, if the factory returns it,
-    balance() with the expected values.
+    connections. In addition, the command undoes each hook in three ways: without a receipt, twice in a row,
+    and with nothing to undo. After each step, the command compares held(intent_id) and, if the factory
+    returns it, balance() with the expected values.
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
 

@@ -99,7 +99,7 @@ def create(
         float, typer.Option(help="Maximum seconds for sending an order, including safe retries.")
     ] = 30.0,
     lease: Annotated[
-        float, typer.Option(help="If this run is killed, seconds until another run may use its keys.")
+        float, typer.Option(help="Seconds until another run may use this run's keys, if this run is killed.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
@@ -109,7 +109,7 @@ def create(
 ) -> None:
     """Create the orders listed in a file, each at most once, however often you run the command.
 
-    All lines are checked before the first order is sent. If any line is invalid, the command lists the faults
+    All lines are checked before the first order is sent. If any line is invalid, the command lists the errors
     by line and sends nothing. Every line needs its own key. The command never creates an order twice, so you
     can run it again after Ctrl-C, kill or a power failure.
 
@@ -136,7 +136,7 @@ def create(
     aborts the orders in flight. A run stops early after 10 consecutive failures caused by a wrong token or
     base URL. The run also stops early if many consecutive orders end in doubt or fail for reasons unrelated
     to the order: 20, or twice --concurrency if that is more (32 by default). If another run is using a line's
-    key, the line is retried after all other lines, until the other run's lease expires.
+    key, the line is postponed to the end, and retried until the other run's lease expires.
 
     If several of the exit codes 3, 4 and 5 apply, the highest is returned. After exit code 1, 130 or 143,
     some orders may also be in doubt. Exit codes:
@@ -503,8 +503,8 @@ async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str 
 # base URL, the token, the journal or a hook. Every further order would either place a hold only to release
 # it, or end in doubt.
 #
-# If another worker (usually a killed run) holds the lease on a key, the line is retried after all other
-# lines, until the lease has expired.
+# If another worker (usually a killed run) holds the lease on a key, the line is postponed to the end, and
+# retried until the lease has expired.
 
 
 AHEAD = 64

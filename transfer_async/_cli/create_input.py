@@ -89,7 +89,7 @@ ORDERS = Layout(
 
 
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
-    """Yield a record for each row, or a single record with the faults of an invalid header.
+    """Yield a record for each row, or, if the header is invalid, a single record that contains its errors.
 
     ``known`` yields the records kept by an earlier pass, so that the first rows need not be parsed again.
     """
@@ -341,7 +341,7 @@ class _BlockReader(io.RawIOBase):
 # --- check -------------------------------------------------------------------------------------------
 
 SHOWN = 1000
-"""The maximum number of faults that are listed; further faults are only counted."""
+"""The maximum number of errors that are listed; further errors are only counted."""
 
 
 class Stopped(Exception):
@@ -353,17 +353,17 @@ class Checking:
 
     Args:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
-        now: the current time. An order whose time limit has passed is reported as a fault. If ``now`` is
-            None, time limits are not checked, because a key that already has an order still returns it after
-            its time limit.
+        now: the current time. An order whose time limit has passed is reported as an error. If ``now`` is
+            None, time limits are not checked: a key that already has an order returns that order even after
+            its time limit has passed.
         is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:
-        records: the number of orders, with or without faults.
-        faulty: the number of orders with faults.
-        faults: the number of faults.
-        listed: the first faults, one per line.
-        sums: the total amounts to be sent and received, by currency, of the orders without faults.
+        records: the number of orders, with or without errors.
+        faulty: the number of orders with errors.
+        faults: the number of errors.
+        listed: the first errors found, one per line.
+        sums: the total amounts to be sent and received, by currency, of the orders without errors.
     """
 
     one_each = "give each order its own key"
@@ -440,9 +440,9 @@ class Checking:
         return lines
 
     def complaint(self) -> list[str]:
-        """Return lines that show the listed faults and the total number of faults."""
+        """Return lines that show the listed errors and the total number of errors."""
         more = f"; only the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
-        faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
+        faults = "1 error" if self.faults == 1 else f"{self.faults:,} errors"
         records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
         return [*self.listed, f"{faults} in {records}{more}. {self.none_done}"]
 

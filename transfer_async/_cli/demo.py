@@ -61,7 +61,7 @@ from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 
 class FalseClaim(Exception):
-    """Raised if a claim of the demo is not true."""
+    """Raised if a statement that the demo makes is false."""
 
 
 def expect(claim: str, truth: bool, *, key: str = "") -> None:
@@ -502,7 +502,9 @@ class Scene:
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]
-        self.lines.check(key, f"the order is in the sandbox, as the newest of {number}", last == [order.id])
+        self.lines.check(
+            key, f"the order is the newest in the sandbox; orders in total: {number}", last == [order.id]
+        )
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:

@@ -173,7 +173,7 @@ class DryRunJournal:
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Decide a transition, and keep the resulting entry in memory."""
+        """Compute the result of a transition, and keep the resulting entry in memory."""
         order_id = move.order_bound
         result = decide(
             await self.read(scope, key),
@@ -193,7 +193,7 @@ class DryRunJournal:
 
 
 class Result(enum.StrEnum):
-    """The result of a row."""
+    """The result of processing one row."""
 
     DONE = "done"
     BEFORE = "done before"
@@ -205,7 +205,7 @@ _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
 async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the row's decision is the last one about the key, and no call has used the key since."""
+    """Return whether the row's decision is the latest one for the key, and no call has used the key since."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id

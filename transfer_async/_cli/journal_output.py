@@ -1,4 +1,4 @@
-"""Opens the journal for the journal commands, and formats their output: tables, JSON, texts and times."""
+"""Opens the journal for the journal commands, and formats their output: tables, JSON, text and times."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     """Return the time from ``--before`` or ``--older-than``.
 
     Raises:
-        ValueError: the time is invalid or in the future, or not exactly one of the options is given.
+        ValueError: the time is invalid or in the future, or neither or both options are given.
     """
     if (before is None) == (older_than is None):
         raise ValueError("pass either --before or --older-than")
@@ -262,12 +262,12 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
-    """Return a proposal for JSON."""
+    """Return a proposal as a dict for JSON output."""
     return _fields(proposal, "id", "decision", "order_id", "by", "reason")
 
 
 def step_json(step: HistoryEvent) -> dict[str, Any]:
-    """Return an event of the history for JSON."""
+    """Return a history event as a dict for JSON output."""
     return {
         "at": time_after(_EPOCH, step.at),
         **_fields(step, "move", "state", "intent_id", "epoch", "attempt", "order_id"),
@@ -277,7 +277,7 @@ def step_json(step: HistoryEvent) -> dict[str, Any]:
 
 
 def audit_json(line: AuditLine) -> dict[str, Any]:
-    """Return a line of the audit for JSON."""
+    """Return an audit line as a dict for JSON output."""
     key, step, _ = line
     proposal = approved_proposal(line)
     approved = None if proposal is None else {"by": proposal.by, "at": time_after(_EPOCH, proposal.at)}

@@ -40,7 +40,7 @@ def tell(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Write a line to stderr. Ignore every failure, because the exit code must be that of the work.
+    """Write a line to stderr. Ignore any failure, so that it does not change the exit code.
 
     If the disk is full, this line is lost; later lines may succeed.
     """
@@ -53,7 +53,7 @@ def complain(line: str) -> None:
 
 
 def redirect_to_null(stream: TextIO) -> None:
-    """Discard what is written to ``stream`` from now on, and what it has not written yet."""
+    """Discard everything written to ``stream`` from now on, and anything still in its buffer."""
     # Python flushes the stream at exit. If that failed, Python would replace the exit code.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

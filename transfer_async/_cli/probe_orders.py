@@ -100,7 +100,7 @@ _NUMBERED = [case.name for case in CASES if case.repeats is None and case.name n
 
 @frozen(kw_only=True)
 class PlannedOrder:
-    """The order of one case."""
+    """The order to send for one test case."""
 
     case: Case
     order: NewOrder = field(repr=False)  # the order in the journal; the body that is sent may differ from it
@@ -159,7 +159,7 @@ class Plan:
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
         """Return the order for a case. Each attempt at a case has a different amount.
 
-        Return None if the case needs a limit that is unknown, or that no amount can reach.
+        Return None if the case tests a limit that is unknown, or if the amount would not be positive.
         """
         rate, name = self.order.exchange_rate, case.repeats or case.name
         if name in _AT_LIMITS:

@@ -140,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether a response concerns the request itself, not a busy service or a wrong token."""
+    """Return false if a response only reports a busy service or a wrong token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
@@ -172,7 +172,7 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     return [
         "level 0: reads only; no order, no cost",
         (f"  {count} requests: who-am-i with the right token, a wrong token and no token; an unknown path;"),
-        ("    GET on the create-order path; each request is sent twice, on its own connection"),
+        ("    GET on the create-order path; each request is sent twice, each time on a new connection"),
         (
             f"  up to {limits.requests} more requests: who-am-i, repeated on one connection "
             "until the service closes the connection"
@@ -340,7 +340,10 @@ def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
     if not taken:
         return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
-    return REFUSED - taken, (f"the default, without {shown}: a response with this status contained an order")
+    return (
+        REFUSED - taken,
+        f"the default except {shown}, because a response with this status contained an order",
+    )
 
 
 def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
@@ -395,7 +398,10 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     ]
     if unclear:
         named = ", ".join(unclear)
-        yield (f"refused with a status that does not prove a refusal; such orders end in doubt: {named}")
+        yield (
+            "these invalid orders must be refused, but the responses do not prove a refusal; such orders end "
+            f"in doubt: {named}"
+        )
 
 
 def _judged(answer: SeenAnswer) -> Classification:
@@ -418,8 +424,10 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. The order on the closed connection exists, because the repeated order was refused"
-    return f"{note}. It is unknown whether the order on the closed connection exists"
+        return (
+            f"{note}. The order sent on the closed connection exists, because the repeated order was refused"
+        )
+    return f"{note}. It is not known whether the order sent on the closed connection exists"
 
 
 def as_lines(proposal: Proposal) -> Iterator[str]:

@@ -108,7 +108,7 @@ def reconcile(
 
     If exactly one order matches a key in doubt, the command prints how to resolve the key with that order.
     The command also reports keys in doubt with several matching orders, orders that belong to no key (such as
-    duplicates), keys whose recorded order is not in the export, and keys that were resolved with a wrong
+    duplicates), keys whose recorded order is not in the export, and keys that were resolved with the wrong
     order. The command never resolves or refutes a key itself. The command never concludes that an order does
     not exist, because an order that is missing from the export may appear later.
 
@@ -194,7 +194,7 @@ _FIGURES = {
     NotFound.kind: "keys in doubt with no matching order so far",
     Unknown.kind: "orders that belong to no key",
     Lacking.kind: "keys whose recorded order is not in the export",
-    WrongOrder.kind: "keys resolved with a wrong order",
+    WrongOrder.kind: "keys resolved with the wrong order",
 }
 
 

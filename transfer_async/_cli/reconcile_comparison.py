@@ -77,7 +77,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A key in doubt with several fitting orders, or with a fitting order that may belong to another key."""
+    """A key in doubt with several matching orders, or with one that may also belong to another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -87,7 +87,7 @@ class Ambiguous:
 
 @frozen
 class NotFound:
-    """A key in doubt without a fitting order in the export. The order may still exist."""
+    """A key in doubt for which the export contains no matching order. The order may still exist."""
 
     kind: ClassVar[str] = "not_found"
     key: str
@@ -117,7 +117,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order that does not fit the key. ``fitting`` lists the orders that fit."""
+    """A key resolved with an order that does not match it. ``fitting`` lists the orders that match."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -167,7 +167,7 @@ class Comparison(TemporaryDatabase):
     def add_resolved(self, sender: Sender, order_id: str, *, claimed_at: float) -> None:
         """Add a key that a person resolved.
 
-        If the order does not fit the key, another order may have been sent for the key.
+        If the order does not match the key, another order may have been sent for the key.
         """
         self.database.execute("INSERT OR IGNORE INTO resolved VALUES (?)", (sender.key,))
         found = self.database.execute(
@@ -208,7 +208,7 @@ class Comparison(TemporaryDatabase):
         return self.database.execute(sql, (slack, after, limit)).fetchall()
 
     def compare(self) -> None:
-        """Find the orders that fit each key in doubt."""
+        """Find the orders that match each key in doubt."""
         self.database.execute("CREATE INDEX unclaimed ON orders (content, posted_at, id) WHERE key IS NULL")
         self.database.execute("CREATE INDEX known ON orders (content, posted_at, id) WHERE key IS NOT NULL")
         self.database.execute("CREATE INDEX senders ON keys (content, until)")
@@ -264,7 +264,7 @@ class Comparison(TemporaryDatabase):
         }
 
     def matches(self) -> Iterator[Match]:
-        """Yield the keys in doubt that have exactly one fitting order."""
+        """Yield the keys in doubt that have exactly one matching order."""
         for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'matched'"):
             yield Match(*row)
 
@@ -345,8 +345,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield a `Sender` for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order's data is deleted once the undos of the refuted attempt are done. After the deletion, the
-        content is unknown, and any order posted at the time of the attempt fits.
+        The order's data is deleted once the undos of the refuted attempt are done. The content is
+        then unknown, so any order posted at the time of the attempt matches.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -431,9 +431,10 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return how many seconds ``posted_at`` lies before the order was sent or after it was recorded.
+    """Return by how many seconds ``posted_at`` is too early or too late for the order.
 
-    Return None if the order's id did not come from the service.
+    A correct time is between the sending and the recording of the order; its result is not positive. Return
+    None if the order's id did not come from the service.
     """
     end = next((step for step in steps if step.move == Create.name and step.order_id == order_id), None)
     if end is None:  # A person gave the order's id, which may be wrong.

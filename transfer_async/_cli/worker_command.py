@@ -53,7 +53,7 @@ def worker(
     ] = 30.0,
     sweep_every: Annotated[float, typer.Option(help="Seconds between sweeps of the journal.")] = 60.0,
     lease: Annotated[
-        float, typer.Option(help="If a worker dies, seconds until another worker may use its keys.")
+        float, typer.Option(help="Seconds until another worker may use a worker's keys, if that worker dies.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,

@@ -1,4 +1,4 @@
-"""The process of a worker, and ``worker --try``, which also starts a broker, a sandbox and a journal."""
+"""The worker process, and ``worker --try``, which also starts a broker, a sandbox and a journal."""
 
 from __future__ import annotations
 

@@ -457,7 +457,7 @@ class OrderIntent:
         key: the caller's own id, or one that the client generated.
         order: the order to create.
         beneficiary: the beneficiary's name, as the customer typed it.
-        held: the reference of a hold that the bank placed itself.
+        held: the reference of a hold that the bank itself placed.
         send_before: an aware time after which the order must not be sent.
     """
 

@@ -43,7 +43,7 @@ effects."""
 def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     """Return the hooks that a person must undo, because their intent is unreadable; None if there are none.
 
-    An empty tuple means that hooks may need an undo, but their names are unreadable. If the order exists
+    An empty tuple means that hooks may have to be undone, but their names are unreadable. If the order exists
     (``refuting`` is false), only the hooks of the key's earlier intents must be undone.
     """
     unread = entry.unread
@@ -65,7 +65,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
         raise ValueError(
-            "undone: is required: recover cannot undo the hooks of a record that it cannot read "
+            "undone: must be set, because recover cannot undo the hooks of a record that it cannot read "
             f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
@@ -157,7 +157,8 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
-        "If the payment is still due, use another key: the same message only returns the recorded result."
+        "If the payment is still due, use another key: resending the same message only returns the recorded "
+        "result."
     )
 
 
@@ -170,15 +171,16 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"Undo these hooks manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
-            f"{verb} {frees}. The record does not show whether a hook needs an undo: check this first."
+            f"{verb} {frees}. The record does not show whether any hook still has to be undone: "
+            "find out first."
         )
     elif undone is not None:
         yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
     elif entry.state is KeyState.FREE and entry.pending_undos:
         yield Sentence(f"{verb} {frees}.")
     else:
-        yield Sentence(f"{verb} {frees}. No hook needs an undo.")
-    undos = _listed("Then the next recovery", entry.pending_undos, holds)
+        yield Sentence(f"{verb} {frees}. No hook has to be undone.")
+    undos = _listed("After that, the next recovery", entry.pending_undos, holds)
     # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)
@@ -187,7 +189,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
 def _of_amending(view: KeyView, verb: str, _: AbstractSet[str], order_id: str | None) -> Iterator[Sentence]:
     known = view.order_id or "another one"
     named = order_id or "the other order"
-    yield Sentence(f"{verb} binds the key to {{}}, and no longer to {{}}.", (named, known))
+    yield Sentence(f"{verb} binds the key to {{}} instead of {{}}.", (named, known))
 
 
 def _of_taking_back(view: KeyView, verb: str, holds: AbstractSet[str], _: str | None) -> Iterator[Sentence]:
@@ -196,7 +198,7 @@ def _of_taking_back(view: KeyView, verb: str, holds: AbstractSet[str], _: str | 
 
 
 def _of_waiving(_: KeyView, verb: str, __: AbstractSet[str], ___: str | None) -> Iterator[Sentence]:
-    yield Sentence(f"{verb} ends dual control: from then on one person decides alone.")
+    yield Sentence(f"{verb} ends dual control: from then on, a single person can make decisions alone.")
 
 
 # --- the table --------------------------------------------------------------------------------------

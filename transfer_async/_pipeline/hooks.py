@@ -94,14 +94,14 @@ class FundsHold:
 class PlainHook:
     """A hook made from a plain function ``async def f(intent)``.
 
-    A plain function must not have effects that need an undo.
+    A plain function must not have effects that have to be undone.
 
     The function returns None to accept the order, and raises an error to reject it. Returning any other value
     is an error, because ``False`` may be meant to reject the order.
     """
 
     nothing_to_undo = True
-    """This hook never needs an undo. A hook without this attribute is undone if the order fails."""
+    """This hook never has to be undone. A hook without this attribute is undone if the order fails."""
 
     def __init__(self, function: Callable[[OrderIntent], Awaitable[None]]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)

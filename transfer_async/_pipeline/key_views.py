@@ -52,7 +52,8 @@ NEXT_STEPS = {
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a suspended process may still send "
     "the order. Then ask the service about the order",
     CauseKind.CLOSED: "The order probably exists: ask the service about it",
-    CauseKind.TAKEN_BACK: "Read the history of the withdrawal, then ask the service for the right order",
+    CauseKind.TAKEN_BACK: "Read in the history why the order id was withdrawn, then ask the service for "
+    "the right one",
     CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
@@ -119,12 +120,12 @@ class KeyView:
 
     @property
     def receipts(self) -> dict[str, str | None]:
-        """The receipts by hook name; ``"held"`` stands for a hold that the bank placed itself."""
+        """The receipts by hook name; ``"held"`` stands for a hold that the bank itself placed."""
         return self.entry.all_receipts
 
     @property
     def held(self) -> str | None:
-        """The reference of a hold that the bank placed itself."""
+        """The reference of a hold that the bank itself placed."""
         return self.entry.held
 
     @property

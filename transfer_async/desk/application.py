@@ -371,7 +371,7 @@ class Action:
             problem = Sentence(text, (_who(approved, form),))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):
-            why = "dual control is required now" if four_eyes else "one person may now decide alone"
+            why = "dual control is now required" if four_eyes else "a single person may now decide alone"
             problem = Sentence(f"Nothing was changed: {why}")
             rule = await operators.history(FOUR_EYES)
             steps = tuple(step for step in rule if step.move in (Demand.name, Waive.name))[-1:]

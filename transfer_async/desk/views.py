@@ -587,14 +587,14 @@ KIND_HELP = {
     "doubt": "The order may exist, and its hold is kept. Find out whether the order exists, then "
     "record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
-    "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
+    "owed": "A call with this key ended in a definite failure, but its hook has not been undone yet. "
     "The next recovery tries again.",
     "abandoned": ("The worker never reported how its attempt ended. The next recovery continues the call."),
     "untold": (
         "The order was resolved or refuted, but its outcome has not been published "
         "yet. A worker will publish it."
     ),
-    "unreadable": "The key's record is corrupt, so no recovery can continue it.",
+    "unreadable": "The key's record is corrupt, so recovery cannot process the key.",
 }
 
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
@@ -694,9 +694,7 @@ def nothing_to_do(view: KeyView) -> str:
     if view.key == FOUR_EYES:
         return "No action is possible here: use transfer-async journal four-eyes."
     if view.is_sealed:
-        return (
-            "No action is possible yet: the record is encrypted, so restart the page with the encryption key."
-        )
+        return "No action is possible yet: the record is encrypted. Restart the desk with the encryption key."
     if view.pending_undos:
         return "No action is needed: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:

@@ -186,8 +186,8 @@ def forgettable(before: datetime, *, now: float) -> float:
         raise NotToBeForgotten("before: must be an aware datetime")
     if before.timestamp() > now:
         raise NotToBeForgotten(
-            "before: must not be in the future: a deleted key is free, so if its message is "
-            "delivered again, its order would be paid again"
+            "before: must not be in the future. A deleted key is free, so if its message were "
+            "delivered again, the payment would be made again"
         )
     return min(before.timestamp(), now - KEPT)
 

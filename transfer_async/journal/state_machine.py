@@ -123,7 +123,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     *(Transition(*row) for row in OPERATOR_TRANSITIONS),
     *(
-        Transition(Quarantine, state, S.IN_DOUBT, "the order of a corrupt record may have been sent")
+        Transition(Quarantine, state, S.IN_DOUBT, "the record is corrupt, and its order may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
     ),
     # `Quarantine` of a free key puts it in doubt if its order may exist: see `Quarantine.order_may_exist`.
@@ -131,7 +131,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
-            AddPendingUndos, state, state, "a worker's hook acted after another party had ended its intent"
+            AddPendingUndos,
+            state,
+            state,
+            "a worker's hook ran after another worker or a person had ended the intent",
         )
         for state in KeyState
     ),

@@ -216,7 +216,7 @@ class _Exchange(Exchange):
 
 
 class _Body(web.StreamResponse):
-    """A response with only the methods of aiohttp's response that the sandbox's faults use."""
+    """A stand-in for aiohttp's response, with only those methods that the sandbox's faults use."""
 
     def __init__(self, exchange: _Exchange) -> None:
         super().__init__()

@@ -29,7 +29,8 @@ PLACES = HookRule(
     "places",
     "`place` holds the funds if the customer can pay for the order.",
     "No order is sent.",
-    "See the error. Your test ledger must have room for six holds of the factory's `order`.",
+    "See the error. The account in your test ledger needs enough funds for six holds, each for the "
+    "factory's `order`.",
 )
 REFERENCE = HookRule(
     "reference",
@@ -40,7 +41,7 @@ REFERENCE = HookRule(
 HELD = HookRule(
     "held",
     "When place returns, its hold is in the ledger.",
-    "The order is sent without a hold: the customer can spend the money meanwhile.",
+    "The order is sent without a hold, so the customer can spend the money in the meantime.",
     "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key, "
     "because a reused key returns its earlier result. Let held() read the data that place "
     "writes.",
@@ -58,13 +59,14 @@ ASKED_AGAIN = HookRule(
     "One intent.id has one hold. A second call of place returns the same hold, without an error.",
     "After a crash, a timeout or a lost response, the client calls place again: the money is held twice, or "
     "the payment is stuck.",
-    "First look for a hold with the intent.id in the same transaction, or make intent.id a unique key.",
+    "First look for a hold with the intent.id in the same transaction, or put a unique constraint "
+    "on intent.id.",
     after=(HELD,),
 )
 BY_INTENT = HookRule(
     "by-intent",
     "A hold belongs to an intent.id. Two intents with the same key have separate holds.",
-    "After a refusal, the second attempt of a payment is sent without a hold, or loses its hold.",
+    "After a refusal, the second attempt at a payment is sent without a hold, or loses its hold.",
     "Use intent.id instead of intent.key, the customer or the amount.",
     after=(HELD, RELEASED, ASKED_AGAIN),
 )
@@ -73,7 +75,8 @@ AT_ONCE = HookRule(
     "Concurrent calls have the same result as calls in sequence: one hold for each intent.id.",
     "A slow worker may still run when another takes over its lease: the money is held twice, or an "
     "order is sent without a hold.",
-    "Use a unique key on intent.id in the ledger, because another call may write between a read and a write.",
+    "Put a unique constraint on intent.id in the ledger, because another call may write between your read "
+    "and your write.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT),
 )
 NO_RECEIPT = HookRule(
@@ -133,9 +136,10 @@ CUT_OFF = HookRule(
 )
 TOO_LATE = HookRule(
     "too-late",
-    "The hold of a cancelled place does not appear later, after its release.",
+    "If place is cancelled, its hold does not appear later, after release has run.",
     "The release finds no hold, and then the hold appears. The customer's money stays held unnoticed.",
-    "Send place and release through one queue. Or let release record the intent.id, and let place check it.",
+    "Either send place and release through the same queue, or have release record intent.id and have place "
+    "check it.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 COMES_BACK = HookRule(

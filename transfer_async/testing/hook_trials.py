@@ -396,12 +396,10 @@ MAX_AWAITS = 40
 _ALONE = "a restarted worker was not tested: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted only at the first {0}"
 _NO_AWAIT = (
-    "{0} has no await, so it was not interrupted, and no lost response was tried. If it blocks, it stops all "
-    "other calls"
+    "{0} has no await, so it was not interrupted, and no lost response was simulated. If it blocks, it stops "
+    "all other calls"
 )
-_MEMORY = (
-    "state in the memory of your modules was not tested: no worker could be started in a new process ({0})"
-)
+_MEMORY = "in-memory state of your modules was not tested: no worker could be started in a new process ({0})"
 _NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
 _DIRTY = ", which left holds that the hooks could not release, or a wrong balance"

@@ -29,7 +29,7 @@ def test_the_sums_by_currency_are_exact():
     assert (checking.records, checking.faults, checking.complaint()[0]) == (
         3,
         0,
-        "0 faults in 0 lines. Nothing was sent.",
+        "0 errors in 0 lines. Nothing was sent.",
     )
     assert checking.sums == {
         "sent": {"NGN": Decimal("310050.03")},
@@ -49,7 +49,7 @@ def test_a_duplicate_key_names_the_line_that_used_it_first():
     assert checking.listed[0] == "line 4: key: is already used on line 2: give each order its own key"
     assert checking.listed[1].startswith("line 5: poster_amount: is not a plain decimal")
     assert checking.listed[2] == "line 5: key: is already used on line 2: give each order its own key"
-    assert checking.complaint()[-1] == "3 faults in 2 lines. Nothing was sent."
+    assert checking.complaint()[-1] == "3 errors in 2 lines. Nothing was sent."
 
 
 def test_the_key_of_a_faulty_line_counts():
@@ -65,7 +65,7 @@ def test_the_first_faults_are_listed_and_the_others_counted():
     assert len(checking.listed) == SHOWN
     assert (
         checking.complaint()[-1]
-        == "1,500 faults in 1,500 lines; only the first 1,000 are shown. Nothing was sent."
+        == "1,500 errors in 1,500 lines; only the first 1,000 are shown. Nothing was sent."
     )
 
 

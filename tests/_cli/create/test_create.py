@@ -304,7 +304,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
         f"line 3: poster_amount: {requests.number_problem('1.5e5')}",
         "line 4: key: is already used on line 2: give each order its own key",
         "line 5: held: is missing: add the hold's reference, or pass --hooks with a hold hook",
-        "3 faults in 3 lines. Nothing was sent.",
+        "3 errors in 3 lines. Nothing was sent.",
     ]
     assert len(bench.sandbox.requests) == 0
     assert await bench.files() == ["orders.csv"]
@@ -498,7 +498,7 @@ async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
     assert dry.stderr.splitlines() == [
         f"line 3: send_before: {passed}",
         f"line 3: deadline: {passed}",
-        "2 faults in 1 line. Nothing was sent.",
+        "2 errors in 1 line. Nothing was sent.",
     ]
     assert ": 1 created, 1 not sent" in real.stdout
 
@@ -601,7 +601,7 @@ async def test_the_hooks_place_the_holds(bench):
     cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
     await bench.run(await bench.orders(*cells), "--hooks", f"{__name__}:make", code=3)
 
-    # The third order has a hold that the bank placed itself.
+    # The third order has a hold that the bank itself placed.
     assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]
     assert len(Bank.open) == 1
 

@@ -60,7 +60,7 @@ async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(wo
     assert (await world.entry("doubt")).pending_undos == ()
     for output in (no.output, done.output):
         assert "release" not in output.replace("bank must release the hold", "")
-    assert "doubt: this frees the key. No hook needs an undo." in no.stderr
+    assert "doubt: this frees the key. No hook has to be undone." in no.stderr
     assert "The bank must release the hold bank-7, because it placed this hold itself." in no.stderr
     banks_own = "nothing is left for a recovery to undo; the bank must release the hold bank-7"
     assert f"doubt: free; {banks_own}. If the same message" in done.stdout

@@ -141,7 +141,7 @@ async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_
     assert "in doubt (unreadable)" in listed.stdout
     assert recovered.stdout.splitlines()[-1] == "unreadable       1"
     assert (shown["state"], shown["readable"], len(shown["history"])) == ("in_doubt", False, 3)
-    assert no.stderr.startswith("journal: --undone: is required: ")
+    assert no.stderr.startswith("journal: --undone: must be set, because ")
     assert "(funds_hold)" in no.stderr
     assert (after["state"], after["readable"], after["owed"]) == ("free", True, [])
     assert [step["move"] for step in after["history"]][-2:] == ["layaside", "refute"]

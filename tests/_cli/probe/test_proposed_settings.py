@@ -47,7 +47,7 @@ def test_a_status_that_came_with_an_order_proves_no_refusal():
     proposal = proposal_of(same_body_again=SeenAnswer(status=422, order="same", within=0.1))
 
     assert proposal.retry.refused == REFUSED - {422}
-    assert "without 422" in proposal.reasons["refused"]
+    assert "except 422" in proposal.reasons["refused"]
 
 
 def test_slow_responses_lengthen_the_timeouts():
@@ -87,7 +87,7 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
         ),
         (
             {"same_body_again": REPEATED, "cut_again": NEW},
-            "It is unknown whether the order on the closed connection exists",
+            "It is not known whether the order sent on the closed connection exists",
         ),
         ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),
     ],

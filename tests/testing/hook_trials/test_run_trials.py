@@ -15,7 +15,7 @@ from transfer_async.testing import hook_rules as rules
 from transfer_async.testing.hook_harness import Cut, Cuttable, HookHarness, RuleBroken, make_bank
 
 NO_PROCESS = (
-    "state in the memory of your modules was not tested: no worker could be started in a new process "
+    "in-memory state of your modules was not tested: no worker could be started in a new process "
     "(ValueError: the factory cannot be imported by name)"
 )
 
@@ -181,7 +181,7 @@ async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
 
     assert broken(report) == {"places"}
     assert "saw    it raised HoldFailed: not enough funds" in str(report)
-    assert "room for six holds" in str(report)
+    assert "funds for six holds" in str(report)
 
 
 @pytest.mark.parametrize("balance", [10**30, {"NGN": "1E+30"}, [Decimal(10) ** 27]])

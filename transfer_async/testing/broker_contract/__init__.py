@@ -373,7 +373,7 @@ class BrokerContract:
                 "ping": consumer.broker.broker.ping(timeout=1.0),  # It may also return False.
             }
             everything = asyncio.gather(*wanted.values(), return_exceptions=True)
-            ended = await soon(everything, "unconfirmed calls have ended")
+            ended = await soon(everything, "the calls that the broker cannot confirm have ended")
         ends = dict(zip(wanted, ended, strict=True))
         if not isinstance(ends["ping"], Exception) and not ends["ping"]:
             ends["ping"] = ConnectionError()

@@ -292,7 +292,7 @@ LEASES: dict[str, Scenario] = {
         (claim(), renew(check="r-1"), LEASE - SHORTLY),
         (Step(claim(2), R.BUSY), SHORTLY, claim(2), mark(epoch=2)),
     ),
-    "a worker whose claim was taken over can do nothing": (
+    "a worker whose claim was taken over can no longer change the key": (
         (claim(), LEASE, claim(2)),
         _lost(renew(), mark(), release(None), take_over()),
         mark(epoch=2),
@@ -391,10 +391,10 @@ SETTLING: dict[str, Scenario] = {
         (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
-        f"a suspected duplicate binds a key that is {state.value}": (way, suspect())
+        f"a duplicate can be suspected for a key that is {state.value}": (way, suspect())
         for state, way in WAYS.items()
     },
-    "a suspected duplicate binds a key without an entry": (suspect(), Step(claim(), R.IN_DOUBT)),
+    "a suspected duplicate puts a key without an entry in doubt": (suspect(), Step(claim(), R.IN_DOUBT)),
     "no order is sent for a key with a suspected duplicate": (
         (claim(), mark(), release(), claim(2), suspect()),
         _lost(mark("b", number=2), release(None, number=2, pending_undos=undos("hold", number=2))),
@@ -455,7 +455,7 @@ PENDING: dict[str, Scenario] = {
 DECISIONS: dict[str, Scenario] = {
     "another person approves a proposal": (PROPOSED, APPROVAL),
     **{
-        f"a person cannot approve their own proposal as {by!r}": (
+        f"a proposer cannot approve their own proposal under the name {by!r}": (
             PROPOSED,
             Step(resolve(by=by, proposal="proposal-1"), R.SAME_PERSON),
         )
@@ -522,8 +522,8 @@ DECISIONS: dict[str, Scenario] = {
         *(Step(move, key="k2") for move in (claim(), mark(), doubt(), propose(order_id="tx-2"))),
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
     ),
-    "a second demand changes nothing": (DEMANDED, WAIVED[0], DEMANDED, WAIVED[1]),
-    "dual control cannot be demanded or waived with the key of an order": (CREATED, _lost(demand(), waive())),
+    "demanding dual control a second time changes nothing": (DEMANDED, WAIVED[0], DEMANDED, WAIVED[1]),
+    "dual control cannot be demanded or waived for a single order's key": (CREATED, _lost(demand(), waive())),
 }
 
 SCENARIOS: dict[str, Scenario] = {**FULL, **LEASES, **SETTLING, **PENDING, **DECISIONS}
