@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -372,6 +373,22 @@ async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(
     store.opening_error = None
     async with store:
         assert (await judged(store, claim())).denial is None
+
+
+# --- scopes -------------------------------------------------------------------------------------
+
+
+async def test_a_transition_fails_if_the_scopes_cannot_be_read(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a scope could be accepted that looks like one with keys, and its payments made again."""
+    await store.move("live", "k", claim())
+    with monkeypatch.context() as down:
+        down.setattr(store, "scopes", AsyncMock(side_effect=TimeoutError))
+        with pytest.raises(JournalFailed, match="TimeoutError"):
+            await store.move("Live", "k", claim())
+    with pytest.raises(JournalFailed, match="looks the same"):
+        await store.move("Live", "k", claim())
+
+    assert [*store.rows] == [("live", "k")]
 
 
 # --- upgrading ----------------------------------------------------------------------------------

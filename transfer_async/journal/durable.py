@@ -456,10 +456,7 @@ class DurableJournal(abc.ABC):
         because the service's address may have changed.
         """
         refused: dict[str, JournalFailed] = {}
-        try:
-            known = await self.scopes()
-        except Exception:  # noqa: BLE001 - The commit that follows raises the same error.
-            return refused
+        known = await self.scopes()
         for scope in scopes:
             alike = next((other for other in known if looks_like(scope, other)), None)
             if not known or scope in known:
