@@ -38,7 +38,8 @@ from transfer_async.journal.model import (
     KeyState,
     Rejection,
     TransitionResult,
-    looks_like,
+    scope_as_seen,
+    similar_scope_refusal,
 )
 from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
@@ -458,14 +459,11 @@ class DurableJournal(abc.ABC):
         refused: dict[str, JournalFailed] = {}
         known = await self.scopes()
         for scope in scopes:
-            alike = next((other for other in known if looks_like(scope, other)), None)
+            alike = next((one for one in known if scope_as_seen(one) == scope_as_seen(scope)), None)
             if not known or scope in known:
                 self._scopes_seen.add(scope)
             elif alike is not None:
-                refused[scope] = JournalFailed(
-                    f"the journal has no keys in the scope {scope!r}, but it has keys in {alike!r}, which "
-                    f"looks the same: pass scope={alike!r}"
-                )
+                refused[scope] = JournalFailed(similar_scope_refusal(scope, alike))
             else:
                 self._scopes_seen.add(scope)
                 log.warning(
