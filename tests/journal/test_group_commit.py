@@ -391,6 +391,48 @@ async def test_a_transition_fails_if_the_scopes_cannot_be_read(store: Store, mon
     assert [*store.rows] == [("live", "k")]
 
 
+async def test_of_two_new_scopes_in_one_batch_that_look_the_same_the_first_is_accepted(store: Store):
+    names = ("live", "Live", "test", "LIVE", "live")
+    moves = [store.move(name, f"k{number}", claim()) for number, name in enumerate(names)]
+    results = await asyncio.gather(*moves, return_exceptions=True)
+
+    assert [type(result).__name__ for result in results] == [
+        *("TransitionResult", "JournalFailed", "TransitionResult", "JournalFailed", "TransitionResult")
+    ]
+
+
+async def test_of_two_new_scopes_in_concurrent_commits_that_look_the_same_the_first_is_accepted():
+    store = Store(concurrent_commits=2)
+    gate = store.gate = Gate()
+    first = await gate.catches(store.move("live", "k", claim()))
+    with pytest.raises(JournalFailed, match="looks the same"):
+        await store.move("Live", "k", claim())
+    gate.open()
+    await first
+
+    assert [*store.rows] == [("live", "k")]
+
+
+async def test_two_concurrent_commits_warn_only_once_of_a_new_scope(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    store, gate = Store(concurrent_commits=2), Gate()
+    await store.move("live", "k", claim())
+
+    async def scopes() -> list[str]:
+        await gate()
+        return ["live"]
+
+    monkeypatch.setattr(store, "scopes", scopes)
+    moves = [await gate.catches(store.move("moved", f"k{number}", claim())) for number in range(2)]
+    await turns(5)
+    gate.open()
+    await asyncio.gather(*moves)
+
+    assert [record.args for record in caplog.records] == [("live", "moved", "live")]
+    assert max(store.commits) == 1
+
+
 # --- upgrading ----------------------------------------------------------------------------------
 
 
