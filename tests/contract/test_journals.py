@@ -1,7 +1,6 @@
 """The package's journals fulfil the public contract and the package's further requirements."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from unittest import mock
@@ -90,7 +89,7 @@ class OurContract(JournalContract):
         if not journal.durable:
             pytest.skip("a journal in memory does not outlive the program that names the scope")
         await journal.move("live", "k", claim())
-        with pytest.raises(JournalFailed, match=re.escape("'live', which looks the same: pass scope='live'")):
+        with pytest.raises(JournalFailed, match="pass scope='live'; otherwise"):
             await journal.move(other, "k", claim())
         await journal.move("live2", "k", claim())
         await journal.move("live", "k2", claim())
@@ -102,7 +101,7 @@ class OurContract(JournalContract):
         if not journal.durable:
             pytest.skip("a journal in memory does not outlive the program that names the scope")
         for scope in ("live", "LIVE"):
-            with mock.patch.object(durable, "looks_like", return_value=False):
+            with mock.patch.object(durable, "scope_as_seen", str):
                 await journal.move(scope, "k", claim())
         cast("Any", journal)._scopes_seen.clear()
         for scope in ("live", "LIVE"):

@@ -237,6 +237,20 @@ async def test_a_journal_that_was_moved_away_while_in_use_is_not_created_again(p
         assert await journal.read(SCOPE, "k") == entry
 
 
+async def test_a_journal_that_was_removed_on_purpose_is_created_again_if_the_advice_is_followed(path: Path):
+    log, index = (path.with_name(f"journal.db{end}") for end in ("-wal", "-shm"))
+    for left in (log, index):
+        await asyncio.to_thread(left.touch)
+    told = await refusal(path)
+    for left in (log, index):
+        await asyncio.to_thread(left.unlink)
+    async with SQLiteJournal(path) as journal:
+        assert await journal.read(SCOPE, "k") is None
+
+    assert "put that same file back, not a copy or a backup of it" in told
+    assert told.endswith("removed it on purpose, also remove journal.db-wal and journal.db-shm")
+
+
 async def test_an_index_without_its_journal_is_not_taken_for_a_new_journal(path: Path):
     await asyncio.to_thread(path.with_name("journal.db-shm").touch)
 

@@ -55,6 +55,7 @@ def test_the_table_has_every_transition_and_no_pair_twice():
 
     assert {move for move, _ in pairs} == KINDS
     assert len(set(pairs)) == len(pairs)
+    assert not any(move.__subclasses__() for move in KINDS), "`type(move) is` would not match a subclass"
 
 
 STORED = (

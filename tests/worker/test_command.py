@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from tests.support.bank import refused_order
 from tests.support.cases import each
 from tests.support.commands import ROOT, invoke, refused, running
+from tests.support.journalling import claim
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide, RedisSide
 from transfer_async import Rate, integrations
@@ -435,6 +436,23 @@ def test_an_unusable_journal_is_reported_at_the_start(tmp_path, make, name, why)
     assert why in told
 
 
+def test_a_scope_that_looks_like_another_is_reported_at_the_start(tmp_path):
+    """Otherwise the worker would be ready, and each command would fail and be delivered again for ever."""
+    path = str(tmp_path / "journal.db")
+
+    async def with_a_key():
+        async with journal_at(path) as journal:
+            await journal.move("live", "k", claim())
+
+    asyncio.run(with_a_key())
+    told = refused("worker", *NEEDED, "--journal", path, "--scope", "Live")
+
+    assert told == (
+        "worker: the journal has no keys in the scope 'Live', but keys in 'live', which looks the same: if "
+        "both mean the same service, pass --scope='live'; otherwise choose a scope that differs more\n"
+    )
+
+
 def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
@@ -447,12 +465,12 @@ def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
 
 
 class Journal:
-    """A journal whose reads fail or hang."""
+    """A journal whose scopes cannot be read: the call fails or hangs."""
 
     def __init__(self, error=None):
         self.error = error
 
-    async def read(self, scope, key):
+    async def scopes(self):
         if self.error is not None:
             raise self.error
         await asyncio.Event().wait()
@@ -470,7 +488,7 @@ class Journal:
 async def test_an_unreachable_database_is_logged_and_does_not_stop_the_start(error, why, monkeypatch, caplog):
     monkeypatch.setattr(worker_process, "JOURNAL_TIMEOUT", 0.01)
 
-    await worker_process._check_journal(Journal(error), "postgresql://host/db")
+    await worker_process._check_journal(Journal(error), "postgresql://host/db", scope="live")
 
     assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
 

@@ -276,6 +276,7 @@ class CreateRun:
                         "check --journal"
                     )
                 async with _open(journal), client:
+                    await _check_scope(client)
                     outcomes = await asyncio.to_thread(
                         OutcomeFile, self.outcomes, protected=protected, clock=self._clock
                     )
@@ -395,6 +396,21 @@ class CreateRun:
 def _write(say: Say, lines: Iterable[str]) -> None:
     for line in lines:
         say(line)
+
+
+async def _check_scope(client: TransferClient) -> None:
+    """Check that the scope does not look like another one.
+
+    Raises:
+        ValueError: the scope has no keys, and looks like a scope with keys.
+        Failed: the journal cannot be read.
+    """
+    operators = client.operators
+    try:
+        others = await operators.other_scopes()
+    except JournalFailed as error:
+        raise Failed(f"{error}; nothing was sent") from error
+    options.refuse_similar_scope(operators.scope, others)
 
 
 @asynccontextmanager

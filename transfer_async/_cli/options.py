@@ -23,6 +23,7 @@ from transfer_async._models.events import Observer
 from transfer_async._pipeline.call import Resolver
 from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
 from transfer_async.journal import journal_at, protocol, seal_from_env
+from transfer_async.journal.model import scope_as_seen, similar_scope_refusal
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.sqlite import SQLiteJournal
 
@@ -272,6 +273,22 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
         return journal_at(address, seal=seal)
     except ValueError as error:
         raise ValueError(f"--journal: {error}") from None
+
+
+def refuse_similar_scope(scope: str, known: Sequence[str]) -> None:
+    """Refuse a scope without keys that looks like one of the scopes with keys, ``known``.
+
+    The journal refuses every key of such a scope, in an error that looks temporary to a worker or a run.
+
+    Raises:
+        ValueError: the scope is refused; the message names the other scope.
+    """
+    if scope in known:
+        return
+    form = scope_as_seen(scope)
+    for other in known:
+        if scope_as_seen(other) == form:
+            raise ValueError(similar_scope_refusal(scope, other, argument="--scope="))
 
 
 # --- hook loading ------------------------------------------------------------------------------------

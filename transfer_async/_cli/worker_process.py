@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from transfer_async._cli.options import BankSide, client_of, made_by
+from transfer_async._cli.options import BankSide, client_of, made_by, refuse_similar_scope
 from transfer_async._cli.output import Say, logged, shown, shown_json
 from transfer_async._cli.process import on_signals
 from transfer_async._client import TransferClient
@@ -83,7 +83,7 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
                 health=health,
                 **headers,
             )
-            await _check_journal(journal, plan.journal)
+            await _check_journal(journal, plan.journal, scope=client.operators.scope)
             async with _served(health, plan) as address:
                 for text in _announcement(plan, address, places_hold=side.places_hold):
                     say(text)
@@ -105,15 +105,17 @@ def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[s
     )
 
 
-async def _check_journal(journal: Journal, address: str) -> None:
-    """Check that the journal can be read. If the journal is temporarily unavailable, log a warning.
+async def _check_journal(journal: Any, address: str, *, scope: str) -> None:
+    """Check that the journal can be read and accepts keys in the scope.
+
+    If the journal is temporarily unavailable, log a warning.
 
     Raises:
-        ValueError: the journal is permanently unusable.
+        ValueError: the journal is permanently unusable, or the scope looks like another one.
     """
     try:
         async with asyncio.timeout(JOURNAL_TIMEOUT):
-            await journal.read("-", "-")
+            known = await journal.scopes()
     except TimeoutError:
         why = f"no response within {JOURNAL_TIMEOUT:g} s"
     except Exception as error:
@@ -121,6 +123,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
             raise ValueError(f"--journal: {public(address)}: {_error_text(error)}") from error
         why = _error_text(error)
     else:
+        refuse_similar_scope(scope, known)
         return
     logger.warning("the journal cannot be used yet (%s); trying again", why)
 

@@ -38,7 +38,8 @@ from transfer_async.journal.model import (
     KeyState,
     Rejection,
     TransitionResult,
-    looks_like,
+    scope_as_seen,
+    similar_scope_refusal,
 )
 from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
@@ -424,7 +425,8 @@ class DurableJournal(abc.ABC):
             quiet = 0 if len(self._waiting) > before else quiet + 1
 
     async def _commit_all(self, wanted: list[PendingMove]) -> None:
-        new_scopes = {pending.place[0] for pending in wanted} - self._scopes_seen
+        scopes = dict.fromkeys(pending.place[0] for pending in wanted)  # in the order of their first use
+        new_scopes = [scope for scope in scopes if scope not in self._scopes_seen]
         try:
             await self._open()
             refused = await self._refused_scopes(new_scopes) if new_scopes else {}
@@ -454,29 +456,29 @@ class DurableJournal(abc.ABC):
             if not pending.result.done():
                 pending.result.set_result(result)
 
-    async def _refused_scopes(self, scopes: set[str]) -> dict[str, JournalFailed]:
-        """Return the error for each empty scope whose name looks like that of a scope with keys.
+    async def _refused_scopes(self, scopes: Iterable[str]) -> dict[str, JournalFailed]:
+        """Return the error for each scope without keys whose name looks like that of another scope.
 
         The two names probably mean the same service. Under the new name every key would be free, so payments
         that were already made would be made again. If their names differ clearly, only log a warning, once,
         because the service's address may have changed.
         """
         refused: dict[str, JournalFailed] = {}
-        try:
-            known = await self.scopes()
-        except Exception:  # noqa: BLE001 - The commit that follows raises the same error.
+        known = await self.scopes()
+        self._scopes_seen.update(known)
+        # A concurrent commit may have checked a scope meanwhile.
+        unknown = [scope for scope in scopes if scope not in self._scopes_seen]
+        if not unknown:
             return refused
-        for scope in scopes:
-            alike = next((other for other in known if looks_like(scope, other)), None)
-            if not known or scope in known:
-                self._scopes_seen.add(scope)
-            elif alike is not None:
-                refused[scope] = JournalFailed(
-                    f"the journal has no keys in the scope {scope!r}, but it has keys in {alike!r}, which "
-                    f"looks the same: pass scope={alike!r}"
-                )
-            else:
-                self._scopes_seen.add(scope)
+        # A scope that this process has accepted may have no keys until its commit ends.
+        alike = {scope_as_seen(other): other for other in self._scopes_seen}
+        for scope in unknown:
+            other = alike.setdefault(scope_as_seen(scope), scope)
+            if other != scope:
+                refused[scope] = JournalFailed(similar_scope_refusal(scope, other))
+                continue
+            self._scopes_seen.add(scope)
+            if known:
                 log.warning(
                     "the journal has keys in the scope %r, but none in %r: if only the service's address has "
                     "changed, pass scope=%r; otherwise every key is free, and every payment may be made "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 import unicodedata
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -463,15 +464,34 @@ normalisation are omitted.
 """
 
 
-def looks_like(scope: str, other: str) -> bool:
-    """Return whether the names of two scopes differ only in case, width, blanks, invisible characters or a
-    final slash."""
-    return _scope_as_seen(scope) == _scope_as_seen(other)
+_BEFORE_PATH = re.compile(r"[^/]*://[^/]*")
 
 
-def _scope_as_seen(scope: str) -> str:
-    text = unicodedata.normalize("NFKC", UNSEEN.sub("", scope)).casefold()
-    return "".join(unicodedata.normalize("NFKC", text).split()).rstrip("/")
+def scope_as_seen(scope: str) -> str:
+    """Return the form in which two scopes that look the same are equal.
+
+    Such scopes differ only in case, width, the number of blanks, blanks at the beginning or end, invisible
+    characters or a final slash. The path of a URL is case-sensitive.
+    """
+    text = unicodedata.normalize("NFKC", UNSEEN.sub("", scope))
+    text = " ".join(text.split()).rstrip("/ ")
+    url = _BEFORE_PATH.match(text)
+    end = len(text) if url is None else url.end()
+    return unicodedata.normalize("NFKC", text[:end].casefold()) + text[end:]
+
+
+def similar_scope_refusal(scope: str, other: str, *, argument: str = "scope=") -> str:
+    """Return the error message for a scope without keys that looks like the scope ``other``.
+
+    Args:
+        scope: the refused scope.
+        other: the scope that has keys.
+        argument: how the caller passes a scope.
+    """
+    return (
+        f"the journal has no keys in the scope {scope!r}, but keys in {other!r}, which looks the same: if "
+        f"both mean the same service, pass {argument}{other!r}; otherwise choose a scope that differs more"
+    )
 
 
 def is_same_person(name: str, other: str) -> bool:

@@ -71,13 +71,15 @@ def _refuse_leftovers(path: Path) -> None:
     The log and the index exist only while the journal is in use, or after a crash. In a new file, every key
     would be free.
     """
-    real = os.path.realpath(path)
-    for name in (f"{real}{LOG}", f"{real}{INDEX}"):
+    file = os.path.realpath(path)
+    name, log, index = (f"{Path(file).name}{suffix}" for suffix in ("", LOG, INDEX))
+    for left in (log, index):
         # Another process creates the file before its log, so the file may exist by now.
-        if identity(name) is not None and identity(real) is None:
+        if identity(str(Path(file).with_name(left))) is not None and identity(file) is None:
             raise JournalFailed(
-                f"{path.name} is missing, but {Path(name).name} exists, so the journal was moved or removed "
-                "while it was in use: stop every process that uses the journal, and put the file back"
+                f"{name} is missing, but {left} exists, so the journal was moved or removed while it was in "
+                "use: stop every process that uses the journal, and put that same file back, not a copy or a "
+                f"backup of it. If you removed it on purpose, also remove {log} and {index}"
             )
 
 

@@ -229,6 +229,18 @@ def refuting() -> dict[str, Any]:
     return {"hooks": [], "resolve": resolve}
 
 
+async def test_a_scope_that_looks_like_another_is_refused_before_anything_is_sent(bench):
+    """Each line would fail with an error that looks temporary, so the command would be run again for ever."""
+    await bench.run(await bench.orders(row(1)), "--scope", "live")
+    again = await bench.write(csv_text([row(2)]), "again.csv")
+    result = await bench.run(again, "--scope", "Live", code=2)
+
+    assert "create: the journal has no keys in the scope 'Live', but keys in 'live'" in result.stderr
+    assert "pass --scope='live'; otherwise choose a scope that differs more" in result.stderr
+    assert len(bench.sandbox.requests) == 1
+    assert not await asyncio.to_thread((bench.directory / "again.csv.outcomes.jsonl.part").exists)
+
+
 async def test_an_interrupted_run_is_not_continued_with_another_journal(bench):
     """Its order is in doubt, and its outcomes are still in the .part file."""
     bench.sandbox.faults.add(CloseAfterProcessing())
