@@ -74,8 +74,8 @@ def _converter() -> cattrs.Converter:
 
     The converter implements the following format:
 
-    * Numbers from the service become `Decimal`, never ``float``, and keep all digits. An integer inside an
-      object of unknown shape stays ``int``. A string is not accepted as a number.
+    * Numbers from the service become `Decimal`, never ``float``, and keep all their digits. An integer inside
+      an object of unknown shape stays ``int``. A string is not accepted as a number.
     * Flags are 0 or 1 in the JSON and ``bool`` in the model. ``true`` and ``false`` are also accepted in the
     JSON.
     * Timestamps are ISO 8601 strings in the JSON, and aware UTC times in the model. Times are written with

@@ -132,7 +132,7 @@ class OrderCommand:
         raise InvalidOrder(problems, key=values["key"], order_may_exist=tree.get("key") is not None)
 
     def to_json(self) -> bytes:
-        """Return the command as JSON. Numbers keep all digits."""
+        """Return the command as JSON. Numbers keep all their digits."""
         tree = {"version": VERSION, "key": self.key, "order": msgspec.Raw(self.order.to_json())}
         for name, (_, write) in OPTIONAL_FIELDS.items():
             if (value := getattr(self, name)) is not None:
@@ -337,7 +337,7 @@ class OrderOutcome:
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
-        """Return the outcome as JSON, without empty fields. Numbers keep all digits."""
+        """Return the outcome as JSON, without empty fields. Numbers keep all their digits."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
             if isinstance(value, Decimal):

@@ -119,12 +119,12 @@ class KeyView:
 
     @property
     def receipts(self) -> dict[str, str | None]:
-        """The receipts by hook name; ``"held"`` stands for a hold that the bank placed itself."""
+        """The receipts by hook name; ``"held"`` stands for a hold that the bank itself placed."""
         return self.entry.all_receipts
 
     @property
     def held(self) -> str | None:
-        """The reference of a hold that the bank placed itself."""
+        """The reference of a hold that the bank itself placed."""
         return self.entry.held
 
     @property
@@ -367,7 +367,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that lists the only scopes with keys, such as ``only keys in live and test``."""
+    """Return a clause that names the scopes with keys, such as ``only keys in live and test``."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys in {', '.join(['{}'] * len(shown))}{more}", shown)

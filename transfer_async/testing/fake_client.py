@@ -431,7 +431,7 @@ class RunningSandbox(Sandbox):
         self._thread = threading.Thread(target=self._run, name="sandbox", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start the sandbox and wait until it listens.
+        """Start the sandbox and wait until it is listening.
 
         Raises:
             OSError: the sandbox cannot listen on the address.
