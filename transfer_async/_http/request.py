@@ -102,7 +102,7 @@ def _holds_no_number(json: Any) -> bool:
 
 
 class OtherRequests:
-    """Sends a client's requests that do not create an order, and counts the requests in progress."""
+    """Sends all requests of a client except orders, and counts the requests in progress."""
 
     def __init__(
         self,

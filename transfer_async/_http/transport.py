@@ -2,8 +2,8 @@
 
 The type of an exception never proves whether a POST was processed. A ``TimeoutError`` may mean that a host
 name could not be resolved, or that the order was processed. The transport therefore records whether the body
-was handed to the connection. A response that arrives earlier is to another request. The table in `exchange`
-shows what each state proves.
+was handed to the connection. A response that arrives before that belongs to another request. The table in
+`exchange` lists the states of an exchange, and whether the order may have been sent in each of them.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Transport:
         left: float,
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
-        """Send a request that creates no order, at most once. ``path`` is appended to the base URL."""
+        """Send, at most once, a request other than an order. ``path`` is appended to the base URL."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedBody(content, in_time=in_time)
         result = await self._carry_out(method, url, guard, headers=headers, left=left, is_order=False)
         if result.error is not None and must_propagate(result.error):
@@ -320,7 +320,7 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``. Check that it belongs to the request, unless its contents prove that."""
+        """Read ``response``. Unless its contents prove that it belongs to the request, check that it does."""
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD

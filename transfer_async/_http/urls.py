@@ -89,7 +89,7 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's URL without the user and password, and a header value that contains them.
+    """Split a proxy's URL into the URL without the user and password, and a header value with both.
 
     aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. This function's
     own errors contain no part of the URL.

@@ -4,7 +4,7 @@ A pooled connection may be about to close, or may have received unsolicited byte
 the response to the next request. `exchange` checks the connection and immediately writes to it.
 ``aiohttp.ClientSession`` has no public hook that runs just before it writes a request. Therefore
 `SessionBody`, an order's body, performs the check when the session writes it. For other requests, a
-middleware (`SessionRequest`) does. Traces that aiohttp would await during the write are awaited before.
+middleware (`SessionRequest`) performs it. Trace callbacks for the write are awaited before the check.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SessionRequest:
 
 
 async def _trace_first(request: Any) -> None:
-    """Await a request's header and body traces now, so that aiohttp does not await them while it writes."""
+    """Await a request's trace callbacks now, so that aiohttp does not await them while it writes."""
     if not getattr(request, "_traces", None):
         return
     trace_headers, trace_chunk = request._on_headers_request_sent, request._on_chunk_request_sent
@@ -137,7 +137,7 @@ async def _trace_first(request: Any) -> None:
 
 
 async def _no_trace(*_: object) -> None:
-    """Do nothing. aiohttp calls this function instead of a trace that has already been awaited."""
+    """Do nothing. aiohttp calls this function instead of a trace callback that has already been awaited."""
 
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:

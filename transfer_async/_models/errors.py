@@ -28,7 +28,7 @@
 ``outcome`` describes *this call*; ``order_may_exist`` describes *the key*. Release a hold for the key only
 when ``order_may_exist`` is false.
 
-``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts, but never the token, a body,
+``str`` and ``repr`` show a status, a request id, a hook's name and fixed text, but never the token, a body,
 the service's message or personal data.
 """
 
@@ -778,7 +778,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class called ``name`` for replacement errors.
+    """Create a class called ``name`` for errors that replace an error that may contain secrets.
 
     The selected attributes take precedence over properties of ``base``.
     """

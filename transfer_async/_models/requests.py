@@ -74,7 +74,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def ascii_lower(text: str) -> str:
-    """Return ``text`` with only its ASCII letters in lower case.
+    """Convert the ASCII letters in ``text`` to lower case. All other characters stay unchanged.
 
     Usernames are converted by `ascii_lower` before they are compared. Unicode case folding would treat
     different usernames as equal, for example ``straße`` and ``strasse``.
@@ -565,9 +565,9 @@ def _amounts_agree(new: NewOrder) -> bool:
 def fingerprint(order: NewOrder) -> str:
     """Return a digest of an order's fields. Equal orders have the same digest.
 
-    The digest contains numbers by value, and usernames with their ASCII letters in lower case. Fields that
-    may change before a redelivery (``is_reread``) are omitted. Optional fields are included only if they are
-    set, so a new optional field in the model does not change stored digests.
+    Before the digest is computed, numbers are normalized, and the ASCII letters in usernames are converted to
+    lower case. Fields that may change before a redelivery (``is_reread``) are omitted. Optional fields are
+    included only if they are set, so a new optional field in the model does not change stored digests.
     """
     parts: list[str] = []
     for model, kind in ((order, NewOrder), (order.external_order, NewExternalOrder)):

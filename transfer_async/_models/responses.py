@@ -44,10 +44,10 @@ class Wire:
         """Read one object from JSON. Numbers keep all their digits.
 
         Raises:
-            UnreadableOrder: ``data`` cannot be read as an ``Order``; the message contains the JSON path of
-                the invalid value.
+            UnreadableOrder: the model is ``Order``, and ``data`` cannot be read; the message contains the
+                JSON path of the invalid value.
             InvalidOrder: the model is a request, and ``data`` is not valid.
-            ServiceFailed: the model is another type of response, and ``data`` cannot be read.
+            ServiceFailed: the model is a response other than ``Order``, and ``data`` cannot be read.
         """
         read: Self = CODEC.from_json(cls, data)
         return read
@@ -60,8 +60,8 @@ class Wire:
 class ReadLate:
     """A model that reads its optional fields only when one of them is first accessed.
 
-    ``_late`` fills every empty slot at the first access, and never raises an error. Afterwards, ``_late`` is
-    replaced by a function that does nothing.
+    ``_late`` fills every empty slot at the first access, and never raises an error. It is then replaced by a
+    function that does nothing.
     """
 
     __slots__ = ("_late",)

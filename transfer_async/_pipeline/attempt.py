@@ -289,8 +289,8 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 
 
 # --- retries -----------------------------------------------------------------------------------------
-# An order is sent again only if the service certainly did not process the last attempt, and only within the
-# limits of the retry policy. After an unknown outcome, nothing is sent again.
+# An order is sent again only if it is certain that the service did not process the last attempt, and only
+# within the limits of the retry policy. After an unknown outcome, nothing is sent again.
 
 
 async def send_again(

@@ -57,7 +57,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
 
 
 def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, ...]:
-    """Return the hooks that a person must have undone; empty if there are none.
+    """Return the hooks that had to be undone manually; empty if there are none.
 
     Raises:
         ValueError: hooks had to be undone manually, and ``undone`` does not confirm that they were.
@@ -213,10 +213,10 @@ class DecisionRow:
             and one without.
         transition: the transition that records the decision. The form for the decision on the operators' page
             has the same name as the transition.
-        applies_to: the state that a key must have for the decision. ``IN_DOUBT`` includes keys with a corrupt
-            record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for the
-            scope's dual-control rule (`FOUR_EYES`).
-        names_order: whether the decision is made with an order id.
+        applies_to: the state that a key must be in for the decision. ``IN_DOUBT`` includes keys with a
+            corrupt record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for
+            the scope's dual-control rule (`FOUR_EYES`).
+        names_order: whether this row requires an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be
             confirmed, and is accepted only ``settle_after`` seconds after the last moment at which the
             order could have been sent.

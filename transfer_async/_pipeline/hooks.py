@@ -26,10 +26,10 @@ class PreflightHook(Protocol):
     """A step that runs before an order is sent and can be undone.
 
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, even if there is nothing to undo. A hook whose ``before`` raises
-    `PreflightFailed` must not have changed anything. After any other error, a timeout, a cancellation or a
-    crash, the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not
-    exist.
+    ``undo`` may be called more than once, and may be called when there is nothing to undo. A hook whose
+    ``before`` raises `PreflightFailed` must not have changed anything. After any other error, a timeout, a
+    cancellation or a crash, the hook may have acted; ``undo(intent, None)`` is then called if it is certain
+    that the order does not exist.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PreflightHook(Protocol):
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Undo the step. `undo` is called only if the order certainly does not exist.
+        """Undo the step. `undo` is called only if it is certain that the order does not exist.
 
         Args:
             intent: the intent of the order.
@@ -239,7 +239,7 @@ def _default_error(error: PreflightFailed) -> PreflightFailed:
 
 
 def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return ``own`` with every attribute that the call or the journal needs.
+    """Fill in all attributes of ``own`` that the call or the journal needs, and return ``own``.
 
     Raises:
         Exception: the class of ``own`` prevents setting an attribute, or an attribute has the wrong type.

@@ -368,7 +368,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that lists the only scopes with keys, such as ``only keys in live and test``."""
+    """Return a clause that names the scopes with keys, such as ``only keys in live and test``."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys in {', '.join(['{}'] * len(shown))}{more}", shown)

@@ -673,8 +673,8 @@ class Operators:
         """Yield the entry that the decision is about, and ``basis`` with the version of that entry.
 
         First put a corrupt record into quarantine. The yielded entry is in doubt, free, or created with
-        ``order_id``. A write by `_decidable` itself does not cause a `KeyChanged`. After a ValueError other
-        than `RecordSetAside`, nothing has been written.
+        ``order_id``. A write by `_decidable` itself does not cause a `KeyChanged`. If a ValueError other
+        than `RecordSetAside` is raised, nothing has been written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: the only decision for FOUR_EYES is WAIVE, which no other key allows")

@@ -386,7 +386,7 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
 
 
 # --- undo --------------------------------------------------------------------------------------------
-# If the order certainly does not exist, the hooks are undone. Each undo is first recorded as pending.
+# The hooks are undone if it is certain that the order does not exist. Each undo is first saved as pending.
 
 
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:

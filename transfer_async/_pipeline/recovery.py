@@ -86,8 +86,8 @@ class RecoveryReport:
     Args:
         taken_over: abandoned claims that this run ended.
         in_doubt: keys that are still in doubt.
-        resolved: orders in doubt that were found to exist.
-        refuted: orders in doubt that do not exist and can no longer appear.
+        resolved: keys in doubt whose orders were found to exist.
+        refuted: keys in doubt whose orders do not exist and can no longer appear.
         released: pending undos that succeeded.
         undos_pending: undos that failed and are still pending.
         unreadable: keys with a corrupt record, which an operator must resolve or refute.
@@ -458,8 +458,8 @@ class Recoveries:
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait up to ``wait`` seconds for the runs to end, then cancel those still running.
 
-        Then wait up to ``grace`` seconds for the cancelled runs to end. A periodic run stops after the keys
-        that it is processing.
+        Then wait up to ``grace`` seconds for the cancelled runs to end. A periodic run finishes the keys
+        that it is processing, and then stops.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:

@@ -80,7 +80,7 @@ class Accounts:
     Look-ups ignore the case of ASCII letters.
 
     Raises:
-        ValueError: the accounts include no bank or several, or two accounts have the same username.
+        ValueError: not exactly one of the accounts is a bank, or two accounts have the same username.
     """
 
     def __init__(self, accounts: Iterable[Account]) -> None:

@@ -422,7 +422,7 @@ def _field(call: Call, name: str) -> str:
 
 
 def _is_own_form(call: Call) -> bool:
-    """Return whether a form certainly came from the sandbox's own page."""
+    """Return whether it is certain that a form came from the sandbox's own page."""
     site = call.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"

@@ -1,6 +1,6 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. Of each response's body, a profile contains only the names
+A profile contains no personal data and no token. From each response's body, a profile records only the names
 of well-known fields. You can commit a profile with your code.
 """
 
@@ -91,7 +91,7 @@ class SeenAnswer:
 
     Args:
         status: the status; None if no complete response arrived.
-        body: the kind of the body.
+        body: what kind of body the response has.
         fields: the names of the well-known fields in the JSON object, without values.
         unauthorized: whether the body was exactly the body shown in section 7 of the specification.
         headers: the headers by lower-case name, without `IGNORED_HEADERS`. Values that may be secret are left
@@ -99,7 +99,7 @@ class SeenAnswer:
         within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
             arrived.
         order: which order the response contains, if any; see `OrderSeen`.
-        unreadable: the reason why the client cannot read the order in a successful response, without values.
+        unreadable: why the client cannot read the order in a successful response; contains no values.
         amount: the poster's amount in the response, if it is larger than the amount sent.
     """
 
@@ -150,7 +150,7 @@ class ServiceProfile:
     Args:
         version: the version of the file format, which is 1.
         levels: the probe levels that were completed.
-        answers: the responses, by the name of the request.
+        answers: the responses by request name.
         request_ids: the headers whose names and changing values suggest that they contain a request id.
         connection: the limits of connections; None if the probe did not check them.
         limits: the limits of amounts, by currency code.
@@ -191,7 +191,7 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a profile, or has another version of the file format.
+        ValueError: the file is not a profile, or uses a different version of the file format.
     """
     document = Path(path).read_bytes()
     try:
@@ -298,7 +298,7 @@ class Special:
     Args:
         why: what is wrong with the order, in a few words.
         made: a function that makes the invalid body from the JSON of a valid order.
-        fits: a function that returns whether a JSON object contains the same error.
+        fits: a function that returns whether a JSON object contains the same error as this order.
     """
 
     why: str
@@ -363,7 +363,7 @@ def waived_fields(name: str) -> frozenset[str]:
 
 
 def _matching_names(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
-    """Yield the names of the probe's invalid orders whose errors a document contains."""
+    """Yield the name of each invalid order of the probe whose error also occurs in ``document``."""
     if not isinstance(document, dict):
         yield NOT_JSON
         return
@@ -459,7 +459,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order or refuse it, or return the order that was created for an equal body."""
+        """Create the order or refuse it, or return the order that was created for an identical body."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:

@@ -101,7 +101,7 @@ class Service:
         self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
 
     def has_token(self, call: Call) -> bool:
-        """Return whether a call contains the right token."""
+        """Return whether a request contains the right token."""
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
     def head_refusal(self, call: Call) -> Reply | None:
@@ -455,7 +455,7 @@ class Exchange:
         self._request.protocol.force_close()
 
     def end(self) -> None:
-        """Close the connection after its last request, if the response did not announce the close."""
+        """Close the connection after its last request, unless the response had ``Connection: close``."""
         if self._is_last and not self._announces:
             self._request.protocol.force_close()
 

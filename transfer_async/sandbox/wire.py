@@ -520,9 +520,9 @@ class Order:
     def matched(self, *, match_id: str, at: datetime) -> "Order":
         """Return a copy of the order in the matched state.
 
-        The specification describes no transitions. In our interpretation, `is_matched` becomes 1,
-        `is_processing` becomes 0 and `can_cancel_order` becomes false. In addition, `match_id`, `matched_at`
-        and `updated_at` are set.
+        The specification does not describe how an order's state changes. In our interpretation, `is_matched`
+        becomes 1, `is_processing` becomes 0 and `can_cancel_order` becomes false. In addition, `match_id`,
+        `matched_at` and `updated_at` are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 

@@ -49,7 +49,7 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 
     Args:
         key: the caller's key.
-        client: the client whose journal contains the key. The client may be closed.
+        client: the client whose journal contains the key. The client need not be open.
         sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
@@ -108,7 +108,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 
     Args:
         key: the caller's key.
-        client: the client whose journal contains the key. The client may be closed.
+        client: the client whose journal contains the key. The client need not be open.
         held: a function that returns the holds of an intent; see `Held`.
     """
     *earlier, last = await _intents_of(key, client)

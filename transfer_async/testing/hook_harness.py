@@ -232,7 +232,7 @@ class HookHarness:
         self.did.append("the worker is killed, and another is started")
 
     def named(self, intent: OrderIntent) -> str:
-        """Return the intent's letter."""
+        """Return the letter that stands for the intent in the report, such as "A"."""
         return chr(ord("A") + self.intents.index(intent))
 
     def broken(self, rule: HookRule, saw: str) -> RuleBroken:
@@ -436,7 +436,7 @@ class Cut:
         acted: whether the awaited step still completes, so that only its response is lost. If ``acted`` is
             false, the step does not run.
         error: the exception that the hook receives instead of the response.
-        again: whether later awaits at the same place also lose their responses, so that retries fail.
+        again: whether later awaits at the same place also raise ``error``, so that retries fail.
     """
 
     at: int
@@ -522,7 +522,7 @@ class Cuttable(Generic[T]):
 
 
 def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
-    """Return the positions in the code at which ``work`` waits. A retry waits at the same positions."""
+    """Return the positions in the code at which ``work`` waits. The positions are the same in each retry."""
     lines = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)

@@ -14,8 +14,8 @@ class HookRule:
         says: the rule as a sentence.
         costs: what happens to the bank if the rule is broken.
         helps: how to fix the hook.
-        after: the rules that are more basic than this rule. If a more basic rule is broken too, the report
-            omits this rule, because one fault probably breaks both.
+        after: the rules to fix before this rule. If one of them is broken too, the report omits this rule,
+            because one fault probably breaks both.
     """
 
     name: str
@@ -191,7 +191,7 @@ class BrokenRule:
 
 @frozen(kw_only=True)
 class HookReport:
-    """The result of `verify_hooks`; ``str(report)`` is a readable text.
+    """The result of `verify_hooks`; ``str(report)`` is a human-readable report.
 
     Args:
         broken: the broken rules, each with the shortest trial that broke it; empty if none is broken.

@@ -135,7 +135,7 @@ async def _killed(harness: HookHarness) -> OrderIntent:
 
 
 async def _refused(harness: HookHarness) -> None:
-    """Try to hold an amount above every balance. If the ledger accepts the amount, release the hold."""
+    """Try to hold an amount larger than any balance. If the ledger accepts the amount, release the hold."""
     intent = harness.intent(order=_huge(harness.bank.order))
     await harness.place_a_huge_amount(intent)
     await harness.release(intent, None)
@@ -463,7 +463,7 @@ class _Run:
         broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
         ended: the trials that broke no rule; at the end of the run, their intents must have no hold.
-        is_stopped: whether no further trial runs, because its result would be meaningless.
+        is_stopped: whether to skip the remaining trials, because their results would be meaningless.
     """
 
     factory: Factory

@@ -590,7 +590,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has stopped at the point of each key, then kill it."""
+    """Run a worker process until the command of each key has stopped at its point, then kill it."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)
@@ -608,7 +608,7 @@ def _run_and_kill(place: Workplace, do: Work) -> None:
 
 
 def next_reached(reader: Connection, keys: set[str]) -> str:
-    """Wait until a worker process reports that it reached the point of one of ``keys``. Return that key."""
+    """Wait until a worker process reports that the command of one of ``keys`` has stopped. Return the key."""
     if not reader.poll(TIMEOUT):
         raise AssertionError(f"a worker process did not start {sorted(keys)} within {TIMEOUT:g} s")
     try:

@@ -192,7 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message from a subject, which a consumer uses as its command subject."""
+        """Take the next message from ``subject``, with a consumer whose command subject is ``subject``."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)

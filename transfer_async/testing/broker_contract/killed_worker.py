@@ -49,7 +49,7 @@ At the kill, each call has therefore made less progress than the previous one, e
 
 @frozen(kw_only=True)
 class Workplace:
-    """The settings of a worker process, including the ``keys`` that name the points at which it stops."""
+    """The settings of a worker process. Each of ``keys`` begins with the point at which its command stops."""
 
     new_line: NewBroker
     settings: WorkerSettings
@@ -60,7 +60,7 @@ class Workplace:
 
 
 def work(place: Workplace, reached: Connection) -> None:
-    """Process commands until killed. When the worker stops at a command's point, report the command's key."""
+    """Process commands until killed. When a command stops at the point that its key names, report the key."""
     asyncio.run(_KilledWorker(place, reached).run())
 
 
@@ -72,14 +72,14 @@ def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
 async def _dead_letter(place: Workplace, reached: Connection) -> None:
     """Take a few messages, start dead-lettering all of them, and block.
 
-    The first message is dead-lettered completely, to measure how long that takes. If the broker dead-letters
-    with ``send``, the process blocks before the next ``send``. If the broker dead-letters in another way, the
-    process blocks at an arbitrary point.
+    The first message is dead-lettered completely, to measure how long that takes. If the broker calls
+    ``send`` to dead-letter a message, the process blocks before the next call. Otherwise, the process blocks
+    at an arbitrary point.
     """
     broker = place.new_line(place.settings)
     send = broker.send
 
-    is_sent = False  # whether the broker sends dead letters with ``send``
+    is_sent = False  # whether the broker calls ``send`` to dead-letter a message
 
     async def observed(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         nonlocal is_sent

@@ -322,7 +322,7 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 class JournalTime:
     """A source of time that a test controls.
 
-    A test may also set the time back, as a correction of a machine's clock does.
+    A test may also set the time back, as happens when a machine's clock is corrected.
 
     Attributes:
         clock: a `Clock` that shows the time of this source.
