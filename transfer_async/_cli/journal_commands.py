@@ -366,7 +366,7 @@ def audit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the actions of all people on all keys, newest first. Deleted keys are not included."""
+    """List each person's actions on all keys, newest first. Deleted keys are not included."""
     with usage():
         wanted: dict[str, Any] = {
             "by": by,

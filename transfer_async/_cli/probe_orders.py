@@ -65,7 +65,7 @@ _WIDE = Context(prec=100)
 
 @frozen
 class Case:
-    """A test case of the probe, which sends one order."""
+    """A test case of the probe. Each case sends one order."""
 
     name: str  # the case's name, which is part of the order's key
     level: int  # 1 if the order must be refused

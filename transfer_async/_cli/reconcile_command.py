@@ -86,9 +86,8 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By default, the "
-            "column's name is FIELD, or the field's name in the service's order object. "
-            "May be repeated.",
+            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By default, a column "
+            "named FIELD, or named as the field in the service's order object, is used. May be repeated.",
         ),
     ] = None,
     slack: Annotated[

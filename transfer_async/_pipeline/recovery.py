@@ -356,7 +356,7 @@ class Recovery:
             self._may_have_changed.set()
 
     async def _settle(self, key: str) -> None:
-        """Call ``resolve`` for a doubt, and record the result."""
+        """Call ``resolve`` for a key in doubt, and record the result."""
         attended = await self._attend(key, Outcome.UNKNOWN)
         if attended is None:
             return

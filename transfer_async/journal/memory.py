@@ -51,7 +51,7 @@ class MemoryJournal:
     Args:
         max_keys: the maximum number of keys in all states.
         keep: how long to keep a key for which no work is left, in seconds or as a ``timedelta``.
-        clock: the clock for leases. A client that creates its own journal passes the client's clock.
+        clock: the clock for leases. A client that creates its own journal passes its clock to the journal.
     """
 
     durable = False

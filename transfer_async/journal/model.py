@@ -225,7 +225,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         reply: the service's response with the order, if it was received.
         ending: the definite failure that ended the last intent.
         pending_undos: the pending undos, including those of earlier intents.
-        notification_requested: whether the outcome of this intent was published as unknown, so that the final
+        notification_requested: whether the outcome of this intent was published as unknown; if so, the final
             outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
         candidates: order ids found in responses that could not be read as this intent's order.

@@ -727,7 +727,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Move the record to ``quarantined``.
 
-        If ``sent_until`` is unknown, assume that the order could have been sent until now.
+        If ``sent_until`` is unknown, assume that the order may have been sent at any time up to now.
         """
         assert entry.unread is not None  # noqa: S101 - otherwise it was rejected
         readable = replace(
