@@ -138,6 +138,18 @@ async def test_waiting_transitions_are_committed_before_the_journal_closes(path:
     assert all(verdict.denial is None for verdict in verdicts)
 
 
+async def test_a_scope_is_checked_even_while_the_journal_closes(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await journal.move("live", "k", claim())
+    journal = SQLiteJournal(path)
+    caller = asyncio.create_task(journal.move("Live", "k", claim()))
+    await asyncio.sleep(0)
+    await journal.close()
+
+    with pytest.raises(JournalFailed, match="looks the same"):
+        await caller
+
+
 def test_a_loop_that_shuts_down_does_not_hang_and_finishes_begun_writes(path: Path):
     journal = SQLiteJournal(path)
 

@@ -436,23 +436,6 @@ def test_an_unusable_journal_is_reported_at_the_start(tmp_path, make, name, why)
     assert why in told
 
 
-def test_a_scope_that_looks_like_another_is_reported_at_the_start(tmp_path):
-    """Otherwise the worker would be ready, and each command would fail and be delivered again for ever."""
-    path = str(tmp_path / "journal.db")
-
-    async def with_a_key():
-        async with journal_at(path) as journal:
-            await journal.move("live", "k", claim())
-
-    asyncio.run(with_a_key())
-    told = refused("worker", *NEEDED, "--journal", path, "--scope", "Live")
-
-    assert told == (
-        "worker: the journal has no keys in the scope 'Live', but keys in 'live', which looks the same: if "
-        "both mean the same service, pass --scope='live'; otherwise choose a scope that differs more\n"
-    )
-
-
 def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
@@ -554,6 +537,22 @@ async def test_an_error_in_a_task_beside_the_worker_ends_it(plan):
 
     with pytest.raises(LookupError):
         await worker_process.work(plan, say=str, log=str, beside=beside)
+
+
+async def test_a_scope_that_looks_like_another_is_reported_at_the_start(plan):
+    """Otherwise the worker would be ready, and each command would fail and be delivered again for ever."""
+
+    async def beside(worker):
+        raise LookupError
+
+    async with journal_at(plan.journal) as journal:
+        await journal.move("live", "k", claim())
+    with pytest.raises(
+        ValueError, match=r"^the journal has no keys in the scope 'Live'.* pass --scope='live'"
+    ):
+        await worker_process.work(
+            attrs.evolve(plan, client={"scope": "Live"}), say=str, log=str, beside=beside
+        )
 
 
 async def test_a_second_signal_cancels_the_worker(plan):

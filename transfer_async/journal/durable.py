@@ -364,7 +364,8 @@ class DurableJournal(abc.ABC):
         Raises:
             JournalFailed: the journal is closed, or is open in another process or event loop.
         """
-        if self._closed:
+        # While the journal closes, the runners still read the scopes for transitions requested earlier.
+        if self._closed and asyncio.current_task() not in self._runners:
             raise JournalFailed("the journal is closed")
         return self._bind_to_loop()
 
