@@ -86,8 +86,9 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By default, a column "
-            "named FIELD, or named as the field in the service's order object, is used. May be repeated.",
+            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By default, a "
+            "column named FIELD, or named as the field in the service's order object, is used. "
+            "May be repeated.",
         ),
     ] = None,
     slack: Annotated[
