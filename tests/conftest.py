@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import inspect
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,11 +98,25 @@ def blockbuster() -> Iterator[BlockBuster]:
         # redis reads its own version each time it connects.
         for call in ("os.stat", "os.listdir", "io.TextIOWrapper.read"):
             blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
-        # coverage's collectors in several threads share a lock.
-        blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
         # uvloop joins its executor's threads when it closes, and its functions have no Python frame.
-        blockbuster.functions["threading.Lock.acquire"].can_block_in("asyncio/runners.py", {"close"})
+        acquire = blockbuster.functions["threading.Lock.acquire"]
+        acquire.can_block_in("asyncio/runners.py", {"close"})
+        # coverage's tracers in several threads share a lock, and acquire it without a Python frame.
+        if (shared := _lock_of_coverage()) is not None:
+            acquire.deactivate()
+            can_block = acquire.can_block_predicate
+            acquire.can_block_predicate = lambda lock, *args, **kwargs: (
+                lock is shared or can_block(lock, *args, **kwargs)
+            )
+            acquire.activate()
         yield blockbuster
+
+
+def _lock_of_coverage() -> object:
+    """Return the lock that the tracers of all threads share; None if no coverage is measured."""
+    coverage = sys.modules.get("coverage")
+    running = None if coverage is None else coverage.Coverage.current()
+    return getattr(getattr(running, "_collector", None), "data_lock", None)
 
 
 @pytest.fixture
