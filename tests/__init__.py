@@ -18,7 +18,6 @@ _KEPT_PREFIXES = ("COV_", "COVERAGE_", "LD_", "PYTEST_XDIST_", "TRANSFER_ASYNC_T
 _SET = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    "SSL_CERT_FILE": os.devnull,  # no test trusts the system's authorities, which each process would parse
 }
 
 OPTIMIZED = "the tests need their asserts: unset PYTHONOPTIMIZE, and leave out python's option -O"
