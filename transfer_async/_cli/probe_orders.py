@@ -86,7 +86,7 @@ CASES = (
         profile.CUT,
     ),
     *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
-    Case(profile.LEAST, ORDERS, "the minimum amount of the poster's currency, according to who-am-i"),
+    Case(profile.LEAST, ORDERS, "the minimum order amount in the poster's currency, according to who-am-i"),
     Case(profile.BELOW, ORDERS, "an amount below the minimum amount"),
     Case(profile.GREATEST, ORDERS, "the maximum amount"),
     Case(profile.ABOVE, ORDERS, "an amount above the maximum amount"),

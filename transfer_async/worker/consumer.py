@@ -1,7 +1,7 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
 This module works with any broker, given a `Delivery` and a function that publishes outcomes. A message is
-acknowledged only after its outcome was published. If processing fails before the acknowledgement, the broker
+acknowledged only after its outcome is published. If processing fails before the acknowledgement, the broker
 redelivers the message, and the worker then reads the outcome from the journal.
 
 ===============  =====================================================================================

@@ -107,7 +107,7 @@ class Consumer:
         return subscriber
 
     async def take(self) -> TakenMessage:
-        """Take the next message with a new subscriber, so that no other message is fetched ahead."""
+        """Take the next message with a new subscriber, so that no other message is prefetched."""
         subscriber = await self.subscriber()
         message = await soon(self._next(subscriber), "a message was delivered")
         return TakenMessage(self.broker.delivery(message), subscriber)
