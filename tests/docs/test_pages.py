@@ -179,9 +179,9 @@ async def first_outcome(address: str) -> OrderOutcome:
 
 def test_the_readme_has_the_three_set_up_commands() -> None:
     lines = [line for block in blocks_of(README) if block.kind == "sh" for line, _ in commands_in(block)]
-    from_nothing = [line for line in lines if line.startswith("python3 -m venv ")]
+    from_nothing = [line for line in lines if line.startswith("python3 -m venv --upgrade-deps ")]
 
-    assert [line.split()[3] for line in from_nothing] == [".venv-demo", ".venv-test", ".venv-docs"]
+    assert [line.split()[4] for line in from_nothing] == [".venv-demo", ".venv-test", ".venv-docs"]
 
 
 def test_the_worker_page_starts_a_trial_in_two_commands() -> None:
