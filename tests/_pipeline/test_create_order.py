@@ -367,13 +367,19 @@ async def test_an_order_that_was_not_processed_is_retried_under_the_same_mark(wo
 
 
 async def test_the_history_of_attempts_has_number_status_time_and_request_id(world: World):
-    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
+    world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1", "Retry-After": "2"}))
     world.sandbox.faults.add(Status(422, headers={"X-Request-Id": "r-2"}))
-    refused = await world.fails(Refused)
+    async with world.client() as client:
+        banks.connects_slowly(client, world.time, 1.5)
+        refused = await banks.failure(client.create_order(new_order(), key="k"), Refused)
 
-    assert [(one.number, one.status, one.request_id, one.error, one.seconds) for one in refused.attempts] == [
-        (1, 429, "r-1", "RateLimited", 0.0),
-        (2, 422, "r-2", "Refused", 0.0),
+    assert [(one.number, one.status, one.request_id, one.error) for one in refused.attempts] == [
+        (1, 429, "r-1", "RateLimited"),
+        (2, 422, "r-2", "Refused"),
+    ]
+    assert [(one.began, one.seconds) for one in refused.attempts] == [
+        (NOON, 1.5),
+        (NOON + timedelta(seconds=3.5), 1.5),
     ]
     assert [event.request_id for event in world.events_of(AttemptFailed)] == ["r-1", "r-2"]
 
