@@ -64,26 +64,23 @@ async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp
     assert views["other"].age is not None
 
 
-async def test_list_and_show_work_despite_a_damaged_time(world: World, tmp_path: Path):
+async def test_list_works_despite_a_damaged_time(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
     listed = {one["key"]: one for one in (await said("list"))["keys"]}
-    shown = await said("show", "damaged")
-    table = (await commands.asked("journal", "list")).stdout
-    record = (await commands.asked("journal", "show", "damaged")).stdout
 
     assert (listed["damaged"]["began"], listed["damaged"]["age_seconds"]) == (None, None)
     assert listed["other"]["began"] is not None
-    assert {step["at"] for step in shown["history"]} == {None}
-    assert "damaged" in table
-    assert "began       -\n" in record
+    assert "damaged" in (await commands.asked("journal", "list")).stdout
 
 
-@pytest.mark.parametrize("at", ["9e999", "-9e999", "'long ago'"])
-async def test_a_history_line_with_a_corrupt_time_shows_no_time(world: World, tmp_path: Path, at: str):
+@pytest.mark.parametrize("at", ["1e300", "9e999", "-9e999", "'long ago'"])
+async def test_show_works_despite_a_damaged_time(world: World, tmp_path: Path, at: str):
     await damage(tmp_path, "1e300", line=at)
+    record = (await commands.asked("journal", "show", "damaged")).stdout
 
     assert {step["at"] for step in (await said("show", "damaged"))["history"]} == {None}
-    assert "claim" in (await commands.asked("journal", "show", "damaged")).stdout
+    assert "began       -\n" in record
+    assert "claim" in record
 
 
 async def test_the_desk_lists_and_shows_a_key_with_a_damaged_time(world: World, tmp_path: Path):

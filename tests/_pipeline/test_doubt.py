@@ -48,17 +48,20 @@ class BackOffice:
 
     async def __call__(self, intent: Any, error: OutcomeUnknown) -> Any:
         self.asked.append((intent, error))
-        answer = self.answer
-        if callable(answer):
-            answer = await answer()
+        answer = await self.answer() if callable(self.answer) else self.answer
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
 
-async def doubted(world: World, **settings: Any) -> OutcomeUnknown:
-    """Put a key in doubt with a client that has no ``resolve``."""
-    return await world.fails(OutcomeUnknown, **settings)
+def too_late(world: World) -> BackOffice:
+    """Return a ``resolve`` that finds the order just after an operator has refuted it."""
+
+    async def ask() -> str:
+        await world.refute()
+        return "tx-bank"
+
+    return BackOffice(ask)
 
 
 def the_order(world: World) -> Order:
@@ -67,7 +70,7 @@ def the_order(world: World) -> Order:
 
 
 async def test_without_resolve_a_doubt_and_its_hold_stay(world: World):
-    doubt = await doubted(world)
+    doubt = await world.fails(OutcomeUnknown)
 
     assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
     assert doubt.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
@@ -83,8 +86,7 @@ async def test_resolve_gets_the_intent_and_an_error_with_all_details(world: Worl
     doubt = await world.fails(OutcomeUnknown, resolve=office)
 
     ((intent, error),) = office.asked
-    assert intent == world.bank.intents[0]
-    assert error is doubt
+    assert (intent, error) == (world.bank.intents[0], doubt)
     assert (error.key, len(error.attempts)) == ("k", 1)
     assert error.receipts == {"funds_hold": f"hold-{intent.id}"}
 
@@ -105,7 +107,7 @@ async def test_the_call_returns_the_order_that_resolve_found(world: World):
 
 
 async def test_a_later_call_with_the_key_calls_resolve_instead_of_sending(world: World):
-    await doubted(world)
+    await world.fails(OutcomeUnknown)
     office = BackOffice("tx-seen")
     await world.fails(AlreadyCreated, resolve=office)
 
@@ -114,23 +116,16 @@ async def test_a_later_call_with_the_key_calls_resolve_instead_of_sending(world:
     assert world.events_of(Resolved)[0].intent_id == world.bank.placed[0]
 
 
-async def test_a_doubt_with_held_carries_the_hold_for_every_caller(world: World):
+async def test_every_error_of_a_key_carries_the_recorded_hold(world: World):
     first = await world.fails(OutcomeUnknown, held="H1")
     again = await world.fails(OutcomeUnknown)
+    resolved = await world.fails(AlreadyCreated, held="H2", resolve=BackOffice("tx-seen"))
+    created = await world.fails(AlreadyCreated, held="H3")
 
-    assert first.receipts == again.receipts == {"held": "H1"}
-
-
-async def test_the_error_of_a_created_key_carries_the_recorded_hold(world: World):
-    await world.fails(AlreadyCreated, held="H1", resolve=BackOffice("tx-seen"))
-    again = await world.fails(AlreadyCreated, held="H2", resolve=BackOffice("tx-seen"))
-
-    assert again.receipts == {"held": "H1"}
+    assert first.receipts == again.receipts == resolved.receipts == created.receipts == {"held": "H1"}
 
 
 async def test_no_order_from_a_query_before_settle_after_is_not_believed(world: World):
-    await doubted(world)
-
     async def take_long() -> object:
         world.time.pass_(10_000.0)
         return NO_ORDER
@@ -244,10 +239,7 @@ async def test_a_late_report_of_a_suspended_sender_restarts_the_short_wait(world
 
 @pytest.mark.parametrize("reported", [True, False])
 async def test_taking_back_an_id_does_not_end_the_long_wait(world: World, reported: bool):
-    if reported:
-        await doubted(world)
-    else:
-        await world.abandoned(transitions.GoInDoubt)
+    await (world.fails(OutcomeUnknown) if reported else world.abandoned(transitions.GoInDoubt))
     async with world.client(resolve=BackOffice(NO_ORDER)) as client:
         world.time.pass_(400.0)
         await client.resolve("k", order_id="tx-wrong", by="ada", reason="seen")
@@ -260,9 +252,7 @@ async def test_taking_back_an_id_does_not_end_the_long_wait(world: World, report
 async def test_after_a_refutation_the_bank_releases_its_own_hold(world: World):
     refuted = await world.fails(Refuted, held="H1", resolve=BackOffice(NO_ORDER), settle_after=0)
 
-    assert refuted.receipts == {"held": "H1"}
-    assert not refuted.order_may_exist
-    assert world.bank.log == []
+    assert (refuted.receipts, refuted.order_may_exist, world.bank.log) == ({"held": "H1"}, False, [])
 
 
 @pytest.mark.parametrize(
@@ -315,33 +305,17 @@ async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_re
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
 
 
-async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(world: World):
-    async def ask() -> str:
-        await world.refute()
-        return "tx-bank"
-
-    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
-
-    assert doubt.order_may_exist
-
-
 @pytest.mark.parametrize("by", ["the call", "recover"])
 async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(world: World, by: str):
     """Without this, the next call pays again, and the hold of an existing order is released."""
-
-    async def ask() -> str:
-        await world.refute()
-        return "tx-bank"
-
-    if by == "the call":
-        await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
-    else:
-        await doubted(world)
-        await world.recover(resolve=BackOffice(ask))
+    doubt = await world.fails(OutcomeUnknown, resolve=too_late(world) if by == "the call" else None)
+    if by == "recover":
+        await world.recover(resolve=too_late(world))
     await world.recover()
     await world.fails(OutcomeUnknown)
     (step,) = [step for step in await world.journal.history(world.scope, "k") if step.move == "suspect"]
 
+    assert doubt.order_may_exist
     assert (step.order_id, step.by) == ("tx-bank", "resolve")
     assert (await world.entry()).candidates == ("tx-bank",)
     assert len(world.sandbox.orders) == 1
@@ -349,19 +323,21 @@ async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
 
 
-@pytest.mark.parametrize("answer", ["tx-bank", "the later order"])
-async def test_a_refuted_doubt_never_ends_with_the_order_of_another_intent(world: World, answer: str):
+@pytest.mark.parametrize(
+    ("answer", "suspected"), [("tx-bank", ["tx-bank"]), (None, [])], ids=["its own", "the later order"]
+)
+async def test_a_refuted_doubt_never_ends_with_the_order_of_another_intent(
+    world: World, answer: str | None, suspected: list[str]
+):
     async def ask() -> str:
         await world.refute()
         later = await world.create(banks.other_order())
-        return later.id if answer == "the later order" else answer
+        return answer or later.id
 
     doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
 
     assert doubt.order_may_exist
-    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == (
-        [] if answer == "the later order" else ["tx-bank"]
-    )
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == suspected
     assert not world.events_of(Resolved)
 
 
@@ -377,12 +353,8 @@ async def test_a_refuted_doubt_ends_with_the_same_order_that_a_later_call_create
 
 
 async def test_an_order_that_resolve_found_too_late_is_recorded_after_the_journal_works_again(world: World):
-    async def ask() -> str:
-        await world.refute()
-        return "tx-bank"
-
     world.journal.fail_on = transitions.Suspect
-    async with world.client(resolve=BackOffice(ask)) as client:
+    async with world.client(resolve=too_late(world)) as client:
         failed = await failure(client.create_order(new_order(), key="k"), JournalFailed)
         world.journal.fail_on = None
         await client.recover()
@@ -393,12 +365,13 @@ async def test_an_order_that_resolve_found_too_late_is_recorded_after_the_journa
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"), [("tx-seen", Outcome.CREATED), (NO_ORDER, Outcome.REFUSED)], ids=["id", "no"]
+    ("answer", "move", "outcome"),
+    [("tx-seen", transitions.Resolve, Outcome.CREATED), (NO_ORDER, transitions.Refute, Outcome.REFUSED)],
 )
 async def test_a_journal_failure_at_the_end_of_a_doubt_keeps_the_key_bound(
-    world: World, answer: object, outcome: Outcome
+    world: World, answer: object, move: type, outcome: Outcome
 ):
-    world.journal.fail_on = transitions.Resolve if answer == "tx-seen" else transitions.Refute
+    world.journal.fail_on = move
     failed = await world.fails(JournalFailed, resolve=BackOffice(answer), settle_after=0)
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")
@@ -425,11 +398,9 @@ def test_no_order_is_a_singleton_with_a_clear_repr():
 )
 async def test_a_wrong_or_invalid_order_from_resolve_is_not_believed(world: World, changes: dict[str, Any]):
     async def found() -> Order:
-        (there,) = world.sandbox.orders.values()
-        return attrs.evolve(Order.from_json(there.to_json()), **changes)
+        return attrs.evolve(the_order(world), **changes)
 
     await world.fails(OutcomeUnknown, resolve=BackOffice(found))
-    report = await world.recover(resolve=BackOffice(found))
 
-    assert report.in_doubt == 1
+    assert (await world.recover(resolve=BackOffice(found))).in_doubt == 1
     assert (await world.entry()).state is KeyState.IN_DOUBT

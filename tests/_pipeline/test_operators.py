@@ -99,13 +99,14 @@ async def test_times_are_correct_on_a_journal_with_its_own_clock(world: World):
     await world.in_doubt()
     world.time.pass_(90.0)
     (doubt,) = await operators(world).in_doubt()
+    utc = await operators(world).times()
 
     assert doubt.claimed_at == NOON
+    assert utc(await world.journal.now()) == NOON + timedelta(seconds=90)
 
 
-async def test_another_scopes_doubts_are_not_shown(world: World):
-    await world.in_doubt()
-
+async def test_another_scopes_doubts_are_not_shown(world: World, desk: Operators):
+    assert len(await desk.in_doubt()) == 1
     assert await operators(world, scope="elsewhere").in_doubt() == ()
 
 
@@ -141,12 +142,17 @@ async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Ope
     assert len(world.events_of(Resolved)) == 1
 
 
-async def test_a_dead_workers_request_becomes_a_doubt_first(world: World):
+async def test_a_dead_workers_request_as_seen_becomes_a_doubt_first(world: World):
+    """A transition made by the operator's own call is not a change by someone else."""
     await world.abandoned(transitions.Create)
     world.events.clear()
-    await operators(world).resolve("k", order_id="tx-seen", **SAID)
+    desk = operators(world)
+    view = await desk.view("k")
+    await desk.resolve("k", order_id="tx-seen", seen=view.version, **SAID)
 
+    assert view.state is KeyState.SENDING
     assert [type(event) for event in world.events] == [OrderInDoubt, Resolved]
+    assert (world.events[0].key, world.events_of(OrderInDoubt)[0].error) == ("k", "Abandoned")
     assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
@@ -174,14 +180,6 @@ async def test_a_request_answered_meanwhile_keeps_its_order(world: World, is_see
     assert isinstance(refused.value, KeyChanged) is is_seen
 
 
-async def test_two_identical_concurrent_resolutions_both_succeed(world: World, desk: Operators):
-    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-seen"))
-    record = await desk.resolve("k", order_id="tx-seen", **SAID)
-
-    assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
-    assert world.events_of(Resolved) == []
-
-
 @pytest.mark.parametrize("prefix", ["tx-", "TX-"])
 @pytest.mark.parametrize("typed", [str, str.upper], ids=["lower case", "upper case"])
 async def test_an_id_of_another_key_is_refused(world: World, prefix: str, typed: Callable[[str], str]):
@@ -201,11 +199,31 @@ async def test_an_invalid_order_id_is_refused(desk: Operators, order_id: Any):
     assert why == "order_id: must look like 'tx-…'"
 
 
-async def test_a_key_settled_meanwhile_stays_unchanged(world: World, desk: Operators):
-    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
-    why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
+async def test_two_identical_concurrent_resolutions_both_succeed(world: World, desk: Operators):
+    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-seen"))
+    record = await desk.resolve("k", order_id="tx-seen", **SAID)
 
-    assert why == "key: another person or worker has just changed it; it is now created (tx-first)"
+    assert (record.state, record.order_id) == (KeyState.CREATED, "tx-seen")
+    assert world.events_of(Resolved) == []
+
+
+@pytest.mark.parametrize(
+    ("order_id", "is_seen", "why"),
+    [
+        ("tx-second", False, "another person or worker has just changed it"),
+        ("tx-first", True, "has changed since it was read"),
+    ],
+)
+async def test_a_key_settled_meanwhile_stays_unchanged(
+    world: World, desk: Operators, order_id: str, is_seen: bool, why: str
+):
+    seen: dict[str, Any] = {"seen": (await desk.view("k")).version} if is_seen else {}
+    world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
+    with pytest.raises(KeyChanged if is_seen else ValueError) as refused:
+        await desk.resolve("k", order_id=order_id, **seen, **SAID)
+
+    assert str(refused.value) == f"key: {why}; it is now created (tx-first)"
+    assert (await world.entry()).order_id == "tx-first"
     assert world.events_of(Resolved) == []
 
 
@@ -219,45 +237,40 @@ async def test_a_refutation_is_recorded_and_published_and_recover_releases_the_h
     record = await desk.refute("k", **SAID)
     owed = owed_hooks(await world.entry())
     last = (await desk.history("k"))[-1]
-    (told,) = world.events_of(Resolved)
 
     assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
     assert await world.recover() == RecoveryReport(released=1)
     assert not world.bank.open
-    assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
+    assert [(told.outcome, told.order_id) for told in world.events_of(Resolved)] == [(Outcome.REFUSED, None)]
     assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
     assert last.ending == model.Ending(outcome=Outcome.REFUSED, error="Refuted")
 
 
-@pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
+@each(
+    ("settle_after", "passed", "left"),
+    [(300.0, 0.0, "300"), (300.0, 0.5, "300"), (300.0, 299.5, "1"), (float("inf"), 0.0, "inf")],
+)
 async def test_a_refutation_that_is_too_early_says_how_long_to_wait(
-    world: World, desk: Operators, passed: float, left: int
+    world: World, settle_after: float, passed: float, left: str
 ):
+    key = f"{settle_after}, {passed}"
+    await world.in_doubt(key)
     world.time.pass_(passed)
-    why = await refusal(desk.refute("k", **SAID))
+    why = await refusal(operators(world, settle_after=settle_after).refute(key, **SAID))
 
     assert why == f"key: it is too early, because a request may still take effect; try again in {left} s"
-    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert (await world.entry(key)).state is KeyState.IN_DOUBT
 
 
-async def test_an_infinite_settle_after_allows_no_refutation(world: World):
-    await world.in_doubt()
-    why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
-
-    assert why.endswith("try again in inf s")
-
-
-async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World):
-    await world.in_doubt()
+async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World, desk: Operators):
     world.time.pass_(300.0)
 
-    async def go_on(_: object) -> None:
-        world.journal.before.clear()
+    async def go_on() -> None:
         await world.refute()
         await world.in_doubt()
 
-    world.journal.before[transitions.Refute] = go_on
-    why = await refusal(operators(world).refute("k", **SAID))
+    world.meanwhile(transitions.Refute, go_on)
+    why = await refusal(desk.refute("k", **SAID))
 
     assert why == "key: another person or worker has just changed it; it is now in doubt"
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -321,20 +334,15 @@ async def test_prune_removes_settled_keys_and_keeps_pending_ones(world: World):
     assert [await world.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
 
 
-@each("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
-async def test_prune_requires_an_aware_time(world: World, before: Any):
-    assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
-
-
-@each("limit", ["since", "until"])
 @each("time", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", 0])  # noqa: DTZ001
-async def test_audit_requires_aware_times(world: World, limit: str, time: Any):
-    assert await refusal(operators(world).audit(**{limit: time})) == f"{limit}: must be an aware datetime"
-
-
-async def test_audit_returns_the_lines_from_since_until_before_until(world: World):
-    await world.in_doubt("k")
+async def test_every_time_limit_must_be_aware(world: World, time: Any):
     desk = operators(world)
+    for name, call in (("before", desk.prune), ("since", desk.audit), ("until", desk.audit)):
+        assert await refusal(call(**{name: time})) == f"{name}: must be an aware datetime"
+    assert await refusal(desk.prune(before=None)) == "before: must be an aware datetime"  # type: ignore[arg-type]
+
+
+async def test_audit_returns_the_lines_from_since_until_before_until(world: World, desk: Operators):
     for seconds in range(3):
         await desk.note("k", by="ada", reason=f"note {seconds}")
         world.time.pass_(1.0)
@@ -344,27 +352,16 @@ async def test_audit_returns_the_lines_from_since_until_before_until(world: Worl
     assert [step.reason for _, step, _ in lines] == ["note 1"]
 
 
-async def test_the_audit_is_read_in_pages_and_by_person(world: World):
-    await world.in_doubt("k")
-    desk = operators(world)
+async def test_the_audit_is_read_in_pages_and_by_person(desk: Operators):
     for by in ("ada", "ben", "ada"):
         await desk.note("k", by=by, reason=f"a note of {by}")
     lines, after = await desk.audit(limit=2)
     earlier, end = await desk.audit(limit=2, after=after)
     found, _ = await desk.audit(by="ben")
 
-    assert [[step.by for _, step, _ in page] for page in (lines, earlier, found)] == [
-        ["ada", "ben"],
-        ["ada"],
-        ["ben"],
-    ]
+    pages = [[step.by for _, step, _ in page] for page in (lines, earlier, found)]
+    assert pages == [["ada", "ben"], ["ada"], ["ben"]]
     assert end == ""
-
-
-async def test_the_journals_seconds_are_converted_to_utc(world: World):
-    utc = await operators(world).times()
-
-    assert utc(await world.journal.now()) == NOON
 
 
 async def test_prune_refuses_a_time_in_the_future(world: World):
@@ -378,36 +375,29 @@ async def test_prune_refuses_a_time_in_the_future(world: World):
 
 
 @pytest.mark.parametrize(
-    ("method", "call"),
+    ("method", "call", "outcome"),
     [
-        ("in_doubt", lambda desk: desk.in_doubt()),
-        ("read", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
-        ("move", lambda desk: desk.resolve("k", order_id="tx-1", **SAID)),
-        ("move", lambda desk: desk.refute("k", **SAID)),
-        ("now", lambda desk: desk.in_doubt()),
-        ("history", lambda desk: desk.history("k")),
-        ("prune", lambda desk: desk.prune(before=datetime.now(UTC))),
+        ("in_doubt", lambda desk: desk.in_doubt(), Outcome.NOT_SENT),
+        ("read", lambda desk: desk.resolve("k", order_id="tx-1", **SAID), Outcome.NOT_SENT),
+        ("move", lambda desk: desk.resolve("k", order_id="tx-1", **SAID), Outcome.UNKNOWN),
+        ("move", lambda desk: desk.refute("k", **SAID), Outcome.UNKNOWN),
+        ("now", lambda desk: desk.in_doubt(), Outcome.NOT_SENT),
+        ("history", lambda desk: desk.history("k"), Outcome.NOT_SENT),
+        ("prune", lambda desk: desk.prune(before=datetime.now(UTC)), Outcome.NOT_SENT),
     ],
 )
 async def test_a_failing_store_raises_journal_failed(
-    world: World, desk: Operators, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
+    world: World, desk: Operators, monkeypatch: pytest.MonkeyPatch, method: str, call: Any, outcome: Outcome
 ):
-
     async def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(world.journal, method, broken)
     failed = await failure(call(desk), JournalFailed)
 
+    assert failed.outcome is outcome
     assert isinstance(failed.__cause__, OSError)
     assert "disk full" not in str(failed)
-
-
-async def test_after_a_failed_decision_the_outcome_is_unknown(world: World, desk: Operators):
-    world.journal.fail_on = transitions.Resolve
-    failed = await failure(desk.resolve("k", order_id="tx-1", **SAID), JournalFailed)
-
-    assert failed.outcome is Outcome.UNKNOWN
 
 
 async def test_a_journal_failed_error_of_the_journal_is_passed_on(
@@ -424,32 +414,18 @@ async def test_a_journal_failed_error_of_the_journal_is_passed_on(
     assert failed is own
 
 
-async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: World):
-    await world.in_doubt()
-    async with world.client() as client:
-        operators = client.operators
-        seen = (await operators.view("k")).version
-
-        async def change():
-            await world.move(
-                transitions.GoInDoubt(attempt=(await world.entry()).attempt, candidate="tx-other")
-            )
-
-        world.meanwhile(operator_transitions.Propose, change)
-        with pytest.raises(KeyChanged):
-            await operators.propose(
-                "k", Decision.RESOLVE, order_id="tx-1", by="ada", reason="seen", seen=seen
-            )
+async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: World, desk: Operators):
+    seen = (await desk.view("k")).version
+    attempt = (await world.entry()).attempt or ""
+    doubt = transitions.GoInDoubt(attempt=attempt, candidate="tx-other")
+    world.meanwhile(operator_transitions.Propose, lambda: world.move(doubt))
+    with pytest.raises(KeyChanged):
+        await desk.propose("k", Decision.RESOLVE, order_id="tx-1", seen=seen, **SAID)
 
 
-async def test_fields_of_a_view_can_be_read_by_their_former_names(world: World):
-    await world.in_doubt()
-    view = await operators(world).view("k")
+async def test_fields_of_a_view_can_be_read_by_their_former_names(desk: Operators):
+    view: Any = await desk.view("k")
+    changed: Any = KeyChanged(view.entry)
 
-    assert (view.owed, view.untold, view.moves) == (  # type: ignore[attr-defined] # hidden from type checkers
-        view.pending_undos,
-        view.pending_notifications,
-        view.version,
-    )
-    assert KeyChanged(view.entry).moves == view.version  # type: ignore[attr-defined] # hidden from them
-    assert view.version
+    assert (view.owed, view.untold) == (view.pending_undos, view.pending_notifications)
+    assert view.moves == changed.moves == view.version > 0

@@ -128,7 +128,6 @@ PARTS = {
             "tests/_pipeline/test_deadline.py",
             "tests/_pipeline/test_doubt_cause.py",
             "tests/_pipeline/test_pacing.py",
-            "tests/_pipeline/test_work.py",
             "tests/faults/test_another_behind.py",
         ),
     ),
