@@ -54,8 +54,8 @@ class OwnJournal:
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         now, place = await self.now(), (scope, key)
+        rule = await self._rule(scope) if move.is_by_one_person else None
         before = await self.read(scope, key)
-        rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
         taken = self._is_taken(scope, key, move)
         verdict = decide(before, move, now=now, id_taken=taken, four_eyes=rule)
         if verdict is not None and verdict.entry is not before:
@@ -64,6 +64,9 @@ class OwnJournal:
                 step = history_step(verdict.entry, move, now=now)
                 self._steps.setdefault(place, []).append(step_values(step))
         return verdict
+
+    async def _rule(self, scope: str) -> Entry | None:
+        return await self.read(scope, FOUR_EYES)
 
     def _is_taken(self, scope: str, key: str, move: Move) -> bool:
         return move.order_bound is not None and any(

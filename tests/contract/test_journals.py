@@ -9,18 +9,8 @@ import pytest
 
 from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
-from tests.support.journalling import (
-    SCOPE,
-    WAYS,
-    claim,
-    create,
-    demand,
-    judged,
-    made,
-    mark,
-    release,
-    resolve,
-)
+from tests.support import journalling as j
+from tests.support.journalling import SCOPE, WAYS, judged, made
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
 from transfer_async.journal import (
@@ -66,12 +56,12 @@ class OurContract(JournalContract):
         self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
         """After a change of the base URL, every key is free, so each old order could be paid again."""
-        await made(journal, claim(), release(None))
-        await made(journal, claim(), key="k2")
+        await made(journal, j.claim(), j.release(None))
+        await made(journal, j.claim(), key="k2")
         quiet = list(caplog.messages)
         for key in ("k", "k2"):
-            await journal.move("https://new.example", key, claim())
-        await made(journal, claim(), key="k3")
+            await journal.move("https://new.example", key, j.claim())
+        await made(journal, j.claim(), key="k3")
 
         assert quiet == []
         assert len(caplog.messages) == journal.durable
@@ -79,41 +69,13 @@ class OurContract(JournalContract):
             assert f"keys in the scope {SCOPE!r}, but none in 'https://new.example'" in told
             assert f"pass scope={SCOPE!r}" in told
 
-    @pytest.mark.parametrize(
-        "other",
-        ["Live", "live ", "li\u200bve", "\uff4cive", "live/"],
-        ids=["case", "blank", "unseen", "width", "slash"],
-    )
-    async def test_a_new_scope_that_looks_like_a_known_one_is_refused(self, journal: Journal, other: str):
-        """Its keys would be free, and each payment of the known scope could be made again."""
-        if not journal.durable:
-            pytest.skip("a journal in memory does not outlive the program that names the scope")
-        await journal.move("live", "k", claim())
-        with pytest.raises(JournalFailed, match="pass scope='live'; otherwise"):
-            await journal.move(other, "k", claim())
-        await journal.move("live2", "k", claim())
-        await journal.move("live", "k2", claim())
-
-        assert await journal.read(other, "k") is None
-
-    async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
-        """An earlier version accepted both, and their doubts must not become unreachable."""
-        if not journal.durable:
-            pytest.skip("a journal in memory does not outlive the program that names the scope")
-        for scope in ("live", "LIVE"):
-            with mock.patch.object(durable, "scope_as_seen", str):
-                await journal.move(scope, "k", claim())
-        cast("Any", journal)._scopes_seen.clear()
-        for scope in ("live", "LIVE"):
-            assert await journal.move(scope, "k2", claim()) is not None
-
     async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
         """With a wrong scope, an operator sees no pending keys."""
         if not hasattr(journal, "scopes"):
             pytest.skip("a journal without scopes(): nobody is warned of a wrong one")
         none = await journal.scopes()
         for scope, key in (("b", "k"), ("a", "k"), ("a", "\x01"), ("b", "z"), ("c é", "k")):
-            await journal.move(scope, key, claim())
+            await journal.move(scope, key, j.claim())
         await journal.move("rule", FOUR_EYES, Demand(by="ada", reason="from now on"))
 
         assert (none, await journal.scopes()) == ([], ["a", "b", "c é"])
@@ -121,7 +83,7 @@ class OurContract(JournalContract):
     async def test_event_loops_may_use_a_journal_one_after_another(self, new_journal: Journal):
         async def used() -> None:
             async with new_journal:
-                await judged(new_journal, claim())
+                await judged(new_journal, j.claim())
 
         await in_another_loop(used)
         await in_another_loop(used)
@@ -131,20 +93,22 @@ class OurContract(JournalContract):
     async def test_a_clock_set_back_a_little_does_not_end_the_longest_lease(
         self, journal: Journal, pass_time: LetPass
     ):
-        await made(journal, claim(lease=LONGEST_LEASE))
+        """A lease that ends even later must not hide its key, because its clock was ahead."""
+        await made(journal, j.claim(lease=LONGEST_LEASE))
+        await made(journal, j.claim(lease=1e9), key="too long")
         pass_time(-59.0)
 
-        assert await journal.work(SCOPE, limit=1) == []
-        assert (await judged(journal, claim(2))).denial is Rejection.BUSY
+        assert [key for key, _ in await journal.work(SCOPE, limit=9)] == ["too long"]
+        assert (await judged(journal, j.claim(2))).denial is Rejection.BUSY
 
     async def test_dual_control_of_one_scope_does_not_bind_another(self, journal: Journal):
-        await made(journal, demand(), key=FOUR_EYES)
-        verdicts = [await journal.move(OTHER_SCOPE, "k", move) for move in (*IN_DOUBT, resolve())]
+        await made(journal, j.demand(), key=FOUR_EYES)
+        verdicts = [await journal.move(OTHER_SCOPE, "k", move) for move in (*IN_DOUBT, j.resolve())]
 
         assert [verdict and verdict.denial for verdict in verdicts] == [None] * 4
 
     async def test_a_stored_response_keeps_every_byte(self, journal: Journal):
-        await made(journal, claim(), mark(), create(reply=bytes(range(256))))
+        await made(journal, j.claim(), j.mark(), j.create(reply=bytes(range(256))))
         read = await journal.read(SCOPE, "k")
 
         assert read is not None
@@ -154,11 +118,35 @@ class OurContract(JournalContract):
 class OurDurableContract(OurContract):
     """Further requirements for durable journals."""
 
+    @pytest.mark.parametrize(
+        "other",
+        ["Live", "live ", "li\u200bve", "\uff4cive", "live/"],
+        ids=["case", "blank", "unseen", "width", "slash"],
+    )
+    async def test_a_new_scope_that_looks_like_a_known_one_is_refused(self, journal: Journal, other: str):
+        """Its keys would be free, and each payment of the known scope could be made again."""
+        await journal.move("live", "k", j.claim())
+        with pytest.raises(JournalFailed, match="pass scope='live'; otherwise"):
+            await journal.move(other, "k", j.claim())
+        await journal.move("live2", "k", j.claim())
+        await journal.move("live", "k2", j.claim())
+
+        assert await journal.read(other, "k") is None
+
+    async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
+        """An earlier version accepted both, and their doubts must not become unreachable."""
+        for scope in ("live", "LIVE"):
+            with mock.patch.object(durable, "scope_as_seen", str):
+                await journal.move(scope, "k", j.claim())
+        cast("Any", journal)._scopes_seen.clear()
+        for scope in ("live", "LIVE"):
+            assert await journal.move(scope, "k2", j.claim()) is not None
+
     async def test_a_journal_open_in_one_event_loop_fails_at_once_in_another(self, journal: Journal):
         """Without this, a call waits forever for the other event loop."""
-        await made(journal, claim())
+        await made(journal, j.claim())
         for call in (
-            lambda: journal.move(SCOPE, "k", mark()),
+            lambda: journal.move(SCOPE, "k", j.mark()),
             lambda: journal.read(SCOPE, "k"),
             lambda: journal.work(SCOPE, limit=1),
             lambda: journal.prune(SCOPE, before=JournalTime().utc()),
@@ -172,13 +160,13 @@ class OurDurableContract(OurContract):
 
     async def test_a_text_that_cannot_be_encoded_fails_without_affecting_others(self, journal: Journal):
         holds = {**{f"k-{number}": "fine" for number in range(8)}, "bad": "\ud800"}
-        await asyncio.gather(*(made(journal, claim(), key=key) for key in holds))
+        await asyncio.gather(*(made(journal, j.claim(), key=key) for key in holds))
         verdicts = await asyncio.gather(
-            *(judged(journal, mark(hold=hold), key=key) for key, hold in holds.items()),
+            *(judged(journal, j.mark(hold=hold), key=key) for key, hold in holds.items()),
             return_exceptions=True,
         )
         with pytest.raises(JournalFailed, match="Error"):
-            await judged(journal, claim(), key="\ud800")
+            await judged(journal, j.claim(), key="\ud800")
         entry = await journal.read(SCOPE, "bad")
 
         assert [getattr(one, "denial", type(one)) for one in verdicts] == [None] * 8 + [JournalFailed]
@@ -258,7 +246,7 @@ async def test_without_a_list_of_resolved_keys_every_key_with_an_order_counts():
     """Reconciliation needs all of them, because an order id that an operator entered may be wrong."""
     journal = OwnJournal(JournalTime().utc)
     for number in range(2):
-        await made(journal, *IN_DOUBT, resolve(order_id=f"tx-{number}"), key=f"k{number}")
+        await made(journal, *IN_DOUBT, j.resolve(order_id=f"tx-{number}"), key=f"k{number}")
     scoped = ScopedJournal(journal, SCOPE)
     found, after = await scoped.resolved()
 

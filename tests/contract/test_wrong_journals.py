@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tests.contract.own_journal import OwnJournal
 from tests.support.trials import mostly_in_trials
 from transfer_async.journal import (
-    FOUR_EYES,
     KeyState,
     due_at,
     entry_of,
@@ -84,9 +83,18 @@ class ComparesKeysAsPatterns(OwnJournal):
         return await super().read(*found[0]) if found else None
 
 
-class ListsMoreThanTheLimit(OwnJournal):
+class ChangesWork(OwnJournal):
+    """Returns a wrong page, as `PAGES` describes."""
+
     async def work(self, scope, *, limit, after=""):
-        return await super().work(scope, limit=limit + 1, after=after)
+        return await self.page(super().work, scope, limit, after)
+
+
+PAGES = {
+    "ListsMoreThanTheLimit": lambda work, scope, limit, after: work(scope, limit=limit + 1, after=after),
+    "BeginsEveryPageAgain": lambda work, scope, limit, after: work(scope, limit=limit),
+    "WorksOnTheFirst100": lambda work, scope, limit, after: work(scope, limit=min(limit, 100), after=after),
+}
 
 
 class LimitsBeforeItFilters(OwnJournal):
@@ -123,11 +131,6 @@ class WorksByAgeFromWhereItWas(OwnJournal):
         return found[keys.index(after) + 1 if after in keys else len(keys) if after else 0 :][:limit]
 
 
-class WorksOnTheFirst100(OwnJournal):
-    async def work(self, scope, *, limit, after=""):
-        return await super().work(scope, limit=min(limit, 100), after=after)
-
-
 class ListsUndosThatAnotherWorkerRuns(OwnJournal):
     """With it, ``recover`` tries to acquire the lease of each of these undos."""
 
@@ -157,11 +160,6 @@ class LimitsOrdersBeforeItFilters(OwnJournal):
         page = sorted((one for one in rows if one[0] >= after), key=lambda one: one[0])[: limit + 1]
         found = [(order_id, at[1], row.ended_at) for order_id, at, row in page if at[0] == scope]
         return [one for one in found if one[0] > after][:limit]
-
-
-class BeginsEveryPageAgain(OwnJournal):
-    async def work(self, scope, *, limit, after=""):
-        return await super().work(scope, limit=limit)
 
 
 class WorksForAllScopes(OwnJournal):
@@ -207,37 +205,18 @@ class ReadsWithoutALock(OwnJournal):
 class KnowsNoDualControl(OwnJournal):
     """Written before `decide` had the parameter ``four_eyes``."""
 
-    async def read(self, scope, key):
-        return None if key == FOUR_EYES and self._moving else await super().read(scope, key)
-
-    _moving = False
-
-    async def move(self, scope, key, move):
-        self._moving = key != FOUR_EYES
-        try:
-            return await super().move(scope, key, move)
-        finally:
-            self._moving = False
+    async def _rule(self, scope):
+        return None
 
 
 class ReadsTheRuleTooEarly(OwnJournal):
     """Reads the rule in an earlier transaction than the one that writes."""
 
-    async def move(self, scope, key, move):
-        self._rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
-        rule = self._rule
-        for _ in range(3 if move.is_by_one_person else 0):
+    async def _rule(self, scope):
+        rule = await super()._rule(scope)
+        for _ in range(3):
             await asyncio.sleep(0)
-        self._rule, self._moving = rule, move.is_by_one_person
-        try:
-            return await super().move(scope, key, move)
-        finally:
-            self._moving = False
-
-    _moving = False
-
-    async def read(self, scope, key):
-        return self._rule if key == FOUR_EYES and self._moving else await super().read(scope, key)
+        return rule
 
 
 class ForgetsWhenClosed(OwnJournal):
@@ -316,17 +295,13 @@ class WritesEnds(OwnJournal):
         return after
 
     async def move(self, scope, key, move):
-        first = self._first.setdefault((scope, key), await self.now())
+        first = self.__dict__.setdefault("firsts", {}).setdefault((scope, key), await self.now())
         before = self._rows.get((scope, key))
         verdict = await super().move(scope, key, move)
         if (row := self._rows.get((scope, key))) is not None:
             end = self.ended_at(before and before.ended_at, row.ended_at, first)
             self._rows[scope, key] = replace(row, ended_at=end)
         return verdict
-
-    @property
-    def _first(self):
-        return self.__dict__.setdefault("_firsts", {})
 
 
 class KeepsAnEarlierEnd(WritesEnds):
@@ -369,11 +344,8 @@ class ListsWhatIsStillRefuted(ListsRefuted):
     """Omits a key that was claimed again."""
 
     def _is_listed(self, row, scope, key, move):
-        return (
-            move == "resolve" or '"Refuted"' in row.body
-            if super()._is_listed(row, scope, key, move)
-            else False
-        )
+        is_listed = super()._is_listed(row, scope, key, move)
+        return is_listed and (move == "resolve" or '"Refuted"' in row.body)
 
 
 class ListsTheFirstRefuted(ListsRefuted):
@@ -526,6 +498,7 @@ RIGHT = [OneByOne, WritesEnds, ListsRefuted]
 CHANGED = {
     (Confuses, "place"): CONFUSING,
     (ChangesHistory, "changed"): HISTORIES,
+    (ChangesWork, "page"): PAGES,
     (Loses, "lost"): LOSING,
 }
 WRONG = [
@@ -538,7 +511,7 @@ WRONG = [
         kind
         for base in (OwnJournal, *RIGHT)
         for kind in base.__subclasses__()
-        if kind.__module__ == __name__ and kind not in (*RIGHT, Confuses, ChangesHistory, Loses)
+        if kind.__module__ == __name__ and kind not in (*RIGHT, *(base for base, _ in CHANGED))
     ),
 ]
 
@@ -583,11 +556,10 @@ async def passes(contract, kind, test, given):
         "beside": kind(time.utc, journal),
         "journal_time": time,
         "pass_time": time.pass_,
+        **given,
     }
-    wanted = inspect.signature(test).parameters
-    words = {name: value for name, value in (fixtures | given).items() if name in wanted}
     try:
-        await test(contract, **words)
+        await test(contract, **{name: fixtures[name] for name in [*inspect.signature(test).parameters][1:]})
     except (AssertionError, ExceptionGroup, TimeoutError, pytest.fail.Exception):
         return False
     return True

@@ -1,7 +1,5 @@
 """`journal_at` creates the right journal for each address."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.cases import each
@@ -26,9 +24,3 @@ def test_each_kind_of_address_gives_its_kind_of_journal(address: str, kind: type
 def test_any_other_address_is_refused(address: str):
     with pytest.raises(ValueError, match="journal"):
         journal_at(address)
-
-
-def test_no_file_is_created_before_the_first_use(tmp_path: Path):
-    journal_at(str(tmp_path / "journal.db"))
-
-    assert list(tmp_path.iterdir()) == []

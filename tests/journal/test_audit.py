@@ -1,7 +1,6 @@
 """The audit of all keys: which parts of the history are read again, and which are cached."""
 
-import asyncio
-import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +27,19 @@ def journal_time() -> JournalTime:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.db"
+async def journal(path: Path, journal_time: JournalTime) -> AsyncIterator[SQLiteJournal]:
+    async with SQLiteJournal(path, clock=journal_time.clock) as journal:
+        yield journal
 
 
-@pytest.fixture
-def journal(path: Path, journal_time: JournalTime) -> SQLiteJournal:
-    return SQLiteJournal(path, clock=journal_time.clock)
-
-
-async def resolved(journal: SQLiteJournal, *keys: str, by: str = "ada") -> None:
+async def resolved(journal: Any, *keys: str, by: str = "ada") -> None:
     for key in keys:
         await made(journal, *WAYS[KeyState.IN_DOUBT], resolve(order_id=f"tx-{key}", by=by), key=key)
 
 
-async def changed(path: Path, sql: str) -> None:
+async def changed(journal: SQLiteJournal, sql: str) -> None:
     """Change the stored file directly."""
-
-    def change() -> None:
-        stored = sqlite3.connect(path, isolation_level=None)
-        stored.execute(sql)
-        stored.close()
-
-    await asyncio.to_thread(change)
+    await journal._ask(lambda file: file._db.execute(sql).rowcount)
 
 
 async def found(journal: Any, **wanted: Any) -> tuple[list[str], int]:
@@ -71,17 +60,15 @@ async def test_only_the_end_of_the_history_is_read_a_second_time(journal: SQLite
     assert first == ([*"hgfedcba"], 5)
     assert await found(journal, by="ada") == (first[0], 1)
     assert await found(journal, by="ben") == ([], 1)
-    await journal.close()
 
 
-async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal, path: Path):
+async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal):
     """Without this, a decision of another worker is missing from every audit."""
     await resolved(journal, *"abcd")
     await found(journal)
-    await changed(path, "UPDATE history SET by_whom = 'ben' WHERE by_whom IS NULL AND id = 14")
+    await changed(journal, "UPDATE history SET by_whom = 'ben' WHERE by_whom IS NULL AND id = 14")
 
     assert await found(journal, by="ben") == (["d"], 1)
-    await journal.close()
 
 
 @pytest.mark.parametrize("kept", [(), ("in doubt",)], ids=["all were pruned", "the oldest key is kept"])
@@ -99,24 +86,21 @@ async def test_lines_with_the_ids_of_pruned_ones_are_found(
     await resolved(journal, *"wxyz", by="ben")
 
     assert (await found(journal, by="ben"))[0] == [*"zyxw"]
-    await journal.close()
 
 
-async def test_the_audit_skips_the_id_gap_left_by_pruning(journal: SQLiteJournal, path: Path):
+async def test_the_audit_skips_the_id_gap_left_by_pruning(journal: SQLiteJournal):
     await resolved(journal, "a", "b")
-    await changed(path, "UPDATE history SET id = id + 1000000 WHERE id > 4")
+    await changed(journal, "UPDATE history SET id = id + 1000000 WHERE id > 4")
 
     assert await found(journal) == (["b", "a"], 2)
-    await journal.close()
 
 
-async def test_a_damaged_time_hides_a_line_from_time_ranges_only(journal: SQLiteJournal, path: Path):
+async def test_a_damaged_time_hides_a_line_from_time_ranges_only(journal: SQLiteJournal):
     await resolved(journal, "a")
-    await changed(path, "UPDATE history SET at = 'damaged' WHERE by_whom = 'ada'")
+    await changed(journal, "UPDATE history SET at = 'damaged' WHERE by_whom = 'ada'")
 
     assert await found(journal) == (["a"], 1)
     assert await found(journal, since=0.0) == ([], 1)
-    await journal.close()
 
 
 async def test_the_audit_cache_is_bounded(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
@@ -126,13 +110,12 @@ async def test_the_audit_cache_is_bounded(journal: SQLiteJournal, monkeypatch: p
 
     assert sum(known.number for known in journal._audit._known.values()) <= 2
     assert (await found(journal))[0] == [*"hgfedcba"]
-    await journal.close()
 
 
 async def test_a_forgotten_key_is_not_listed_in_memory(world: World):
     journal = MemoryJournal(clock=Clock(now=world.time.now, utc=world.time.utc), keep=10.0)
-    await resolved(journal, "a")  # type: ignore[arg-type] # any journal
+    await resolved(journal, "a")
     world.time.pass_(20)
-    await resolved(journal, "b")  # type: ignore[arg-type] # any journal
+    await resolved(journal, "b")
 
     assert await found(journal) == (["b"], 1)

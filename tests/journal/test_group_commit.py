@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from tests.support.bank import NOON, Gate, turns
+from tests.support.cases import each
 from tests.support.journalling import claim, judged, made, mark
 from tests.support.loop_time import LoopTime
 from transfer_async import JournalFailed
@@ -33,8 +34,6 @@ class Store(DurableJournal):
         self.error: Callable[[Sequence[PendingMove]], BaseException | None] = lambda _: None
         self.gate: Callable[[], Any] | None = None
         self.opening_error: BaseException | None = None
-        self.page_error: OSError | None = None
-        self.versions: list[int | None] = [1, 1]
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         self.commits.append(len(wanted))
@@ -83,30 +82,12 @@ class Store(DurableJournal):
 
     @asynccontextmanager
     async def _upgradable(self) -> AsyncIterator[Upgradable]:
-        if self.opening_error is not None:
-            raise self.opening_error
-        yield Table(self)
+        assert self.opening_error is not None
+        raise self.opening_error
+        yield
 
     def _is_store_error(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
-
-
-class Table(Upgradable):
-    """A store of version 1 whose version changes between two reads."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def version(self) -> int | None:
-        return self._store.versions.pop(0)
-
-    async def page(self, table: str, after: int) -> list[tuple[int, rows.EntryRow]]:
-        if self._store.page_error is not None:
-            raise self._store.page_error
-        return []
-
-    async def carry_out(self, upgrade: Upgrade) -> bool:
-        return False
 
 
 @pytest.fixture
@@ -114,9 +95,14 @@ def store() -> Store:
     return Store()
 
 
+def calls(store: Store, *keys: str) -> list[asyncio.Task[Any]]:
+    """Start a call for each key."""
+    return [asyncio.create_task(judged(store, claim(), key=key)) for key in keys]
+
+
 async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
-    """Start this number of callers. Return when the first one is committing."""
-    tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
+    """Start this number of calls. Return when the first one is committing."""
+    tasks = calls(store, *(f"k-{number}" for number in range(count)))
     await turns(5)
     return tasks
 
@@ -124,7 +110,7 @@ async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
 async def test_transitions_that_arrive_during_a_commit_share_the_next_one(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 1)
-    rest = [asyncio.create_task(judged(store, claim(), key=f"l-{number}")) for number in range(20)]
+    rest = calls(store, *(f"l-{number}" for number in range(20)))
     await turns(5)
     gate.open()
     await asyncio.gather(*first, *rest)
@@ -132,41 +118,33 @@ async def test_transitions_that_arrive_during_a_commit_share_the_next_one(store:
     assert store.commits == [1, 20]
 
 
-class Returning:
-    """Two callers: the first one's commit takes a minute, and then it makes another transition.
+async def returning(
+    store: Store, time: LoopTime, pause: Callable[[], Awaitable[None]] | None = None
+) -> list[asyncio.Task[Any]]:
+    """Start two callers, and run the loop only until the first one's commit, which takes a minute, is done.
 
-    Args:
-        store: the store that both use.
-        time: the event loop's clock.
-        pause: awaited before the second transition.
+    The first caller then awaits ``pause`` and makes another transition.
     """
 
-    def __init__(
-        self, store: Store, time: LoopTime, pause: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        self._store, self._time = store, time
-        self._pause = pause or partial(turns, 0)
+    async def two_moves() -> None:
+        await judged(store, claim(), key="first")
+        store.commits.clear()
+        if pause is not None:
+            await pause()
+        await judged(store, mark(), key="first")
 
-    async def _two_moves(self) -> None:
-        await judged(self._store, claim(), key="first")
-        self._store.commits.clear()
-        await self._pause()
-        await judged(self._store, mark(), key="first")
-
-    async def until_told(self) -> list[asyncio.Task[Any]]:
-        """Run the loop only until the first commit is done."""
-        gate = self._store.gate = Gate()
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._two_moves())]
-        await gate.reached.wait()
-        self._time.passed += 60
-        tasks.append(asyncio.create_task(judged(self._store, claim(), key="second")))
-        await turns(2)
-        gate.open()
-        return tasks
+    gate = store.gate = Gate()
+    first = asyncio.create_task(two_moves())
+    await gate.reached.wait()
+    time.passed += 60
+    tasks = [first, *calls(store, "second")]
+    await turns(2)
+    gate.open()
+    return tasks
 
 
 async def test_a_caller_that_gets_its_result_joins_the_waiting_group(store: Store, loop_time: LoopTime):
-    await asyncio.gather(*await Returning(store, loop_time).until_told())
+    await asyncio.gather(*await returning(store, loop_time))
 
     assert store.commits == [2]
 
@@ -177,7 +155,7 @@ async def test_a_transition_waits_for_others_at_most_as_long_as_a_commit_takes(
     store._commit_seconds = 60.0
     callers = []
     for number in range(10):  # one caller in each loop turn, 25 s apart
-        callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
+        callers += calls(store, f"k-{number}")
         await turns(1)
         loop_time.passed += 25
     await asyncio.gather(*callers)
@@ -187,7 +165,7 @@ async def test_a_transition_waits_for_others_at_most_as_long_as_a_commit_takes(
 
 async def test_a_commit_starts_once_no_more_transitions_arrive(store: Store, loop_time: LoopTime):
     pause = partial(turns, QUIET_TURNS + 1)
-    await asyncio.gather(*await Returning(store, loop_time, pause).until_told())
+    await asyncio.gather(*await returning(store, loop_time, pause))
 
     assert store.commits == [1, 1]
 
@@ -197,7 +175,7 @@ async def test_all_callers_are_served_if_a_gathering_runner_is_cancelled(store: 
         (runner,) = store._runners
         runner.cancel()
 
-    tasks = await Returning(store, loop_time, cancel).until_told()
+    tasks = await returning(store, loop_time, cancel)
     await turns(10)
 
     assert [task.done() and task.exception() is None for task in tasks] == [True, True]
@@ -208,7 +186,7 @@ async def test_only_one_runner_gathers_if_two_commits_may_be_concurrent(loop_tim
     store._commit_seconds = 60.0
     callers = []
     for number in range(4):
-        callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
+        callers += calls(store, f"k-{number}")
         await turns(1)
     runners = len(store._runners)
     await asyncio.gather(*callers)
@@ -223,22 +201,16 @@ async def test_a_caller_of_a_cancelled_gathering_runner_does_not_wait_for_anothe
     gate = store.gate = Gate()
     first = await waiting(store, 1)
     store._commit_seconds = 60.0
-    second = asyncio.create_task(judged(store, claim(), key="second"))
+    second = calls(store, "second")
     await turns(2)
     assert store._gathering is not None
     store._gathering.cancel()
     await turns(6)
     commits = list(store.commits)
     gate.open()
-    await asyncio.gather(*first, second)
+    await asyncio.gather(*first, *second)
 
     assert commits == [1, 1]
-
-
-async def test_no_commit_has_more_than_the_maximum_of_transitions(store: Store):
-    await asyncio.gather(*await waiting(store, 2 * MAX_SHARED + 1))
-
-    assert store.commits == [MAX_SHARED, MAX_SHARED, 1]
 
 
 async def test_transitions_beyond_the_maximum_use_a_second_concurrent_commit():
@@ -250,6 +222,7 @@ async def test_transitions_beyond_the_maximum_use_a_second_concurrent_commit():
     await asyncio.gather(*tasks)
 
     assert commits == [MAX_SHARED, MAX_SHARED]
+    assert store.commits == [MAX_SHARED, MAX_SHARED, 1]
 
 
 async def test_an_error_of_the_store_fails_all_transitions_without_another_attempt(store: Store):
@@ -271,9 +244,11 @@ async def test_an_error_about_one_transition_fails_only_that_one(store: Store):
     assert store.commits == [5, 1, 1, 1, 1, 1]
 
 
-async def test_a_settled_transition_is_not_committed_again_after_an_error_about_another(store: Store):
+async def test_a_settled_transition_is_not_committed_again_after_an_error_about_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     """A back end may store some transitions of a commit before another one fails."""
-    commit, alone = store._commit, store.commits
+    commit = store._commit
 
     async def partly(wanted: Sequence[PendingMove]) -> None:
         if len(wanted) > 1:
@@ -281,29 +256,18 @@ async def test_a_settled_transition_is_not_committed_again_after_an_error_about_
             raise ValueError
         await commit(wanted)
 
-    store._commit = partly  # type: ignore[method-assign] # a commit that ends halfway
+    monkeypatch.setattr(store, "_commit", partly)
     verdicts = await asyncio.gather(*await waiting(store, 3))
 
     assert [verdict.denial for verdict in verdicts] == [None] * 3
-    assert alone == [2, 1]
-
-
-async def test_the_transition_of_a_cancelled_caller_is_committed(store: Store):
-    gate = store.gate = Gate()
-    (caller,) = await waiting(store, 1)
-    caller.cancel()
-    await asyncio.gather(caller, return_exceptions=True)
-    gate.open()
-    await store.close()
-
-    assert list(store.rows) == [("https://service.example", "k-0")]
+    assert store.commits == [2, 1]
 
 
 async def test_a_cancelled_commit_fails_its_callers_and_later_ones_are_served(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 2)
     (runner,) = store._runners
-    later = asyncio.create_task(judged(store, claim(), key="later"))
+    (later,) = calls(store, "later")
     await turns(2)
     runner.cancel()
     gate.open()
@@ -314,7 +278,7 @@ async def test_a_cancelled_commit_fails_its_callers_and_later_ones_are_served(st
 
 
 async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced(store: Store):
-    caller = asyncio.create_task(judged(store, claim()))
+    (caller,) = calls(store, "k")
     await asyncio.sleep(0)
     (runner,) = store._runners
     runner.cancel()
@@ -352,12 +316,11 @@ async def test_the_last_written_entry_is_cached(store: Store):
 
 
 async def test_a_journal_left_open_by_an_ended_loop_is_refused_in_the_next_until_closed(store: Store):
-
     async def left_open() -> None:
         store.gate = Gate()
         await waiting(store, 3)
 
-    await asyncio.to_thread(lambda: asyncio.run(left_open()))
+    await asyncio.to_thread(asyncio.run, left_open())
     with pytest.raises(JournalFailed, match="event loop"):
         await judged(store, claim())
     await store.close()
@@ -369,7 +332,7 @@ async def test_a_journal_left_open_by_an_ended_loop_is_refused_in_the_next_until
 async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(store: Store):
     store.opening_error = OSError("away")
     with pytest.raises(OSError, match="away"):
-        await asyncio.to_thread(lambda: asyncio.run(store.__aenter__()))
+        await asyncio.to_thread(asyncio.run, store.__aenter__())
     store.opening_error = None
     async with store:
         assert (await judged(store, claim())).denial is None
@@ -437,7 +400,7 @@ async def test_two_concurrent_commits_warn_only_once_of_a_new_scope(
 # --- upgrading ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "kind", "why"),
     [
         (OSError("no"), JournalFailed, r"the upgrade failed \(OSError\)"),
@@ -453,24 +416,38 @@ async def test_an_error_of_the_store_during_an_upgrade_is_a_journal_failed(
         await store.upgrade()
 
 
-async def test_an_upgrade_that_another_process_completed_has_nothing_to_do(store: Store):
-    store.versions = [1, VERSION]
-    assert await store.upgrade() == NOTHING
+class Table(Upgradable):
+    """A store of version 1, whose version is another one when it is read for the second time."""
 
-    store.versions, store.page_error = [1, VERSION], OSError("no such table")
-    assert await store.planned_upgrade() == NOTHING
+    def __init__(self, version: int | None, page_error: OSError | None = None) -> None:
+        self._versions, self._page_error = [1, version], page_error
+
+    async def version(self) -> int | None:
+        return self._versions.pop(0)
+
+    async def page(self, table: str, after: int) -> list[tuple[int, rows.EntryRow]]:
+        if self._page_error is not None:
+            raise self._page_error
+        return []
+
+    async def carry_out(self, upgrade: Upgrade) -> bool:
+        return False
 
 
-async def test_a_read_error_does_not_count_as_an_upgrade_by_another_process(store: Store):
-    store.page_error = OSError("no such table")
-    with pytest.raises(JournalFailed, match="the upgrade failed"):
-        await store.planned_upgrade()
+GONE = OSError("no such table")
 
 
-@pytest.mark.parametrize(
-    ("version", "why"), [(1, "older version"), (VERSION + 1, "newer version"), (None, "no")]
-)
-async def test_an_upgrade_that_failed_is_not_reported_as_done(store: Store, version: int | None, why: str):
-    store.versions = [1, version]
+async def test_an_upgrade_that_another_process_completed_has_nothing_to_do():
+    assert await rows.upgraded(Table(VERSION), "it", None) == NOTHING
+    assert await rows.planned(Table(VERSION, GONE), "it") == NOTHING
+
+
+async def test_a_read_error_does_not_count_as_an_upgrade_by_another_process():
+    with pytest.raises(OSError, match="no such table"):
+        await rows.planned(Table(1, GONE), "it")
+
+
+@each(("version", "why"), [(1, "older version"), (VERSION + 1, "newer version"), (None, "unknown to this")])
+async def test_an_upgrade_that_failed_is_not_reported_as_done(version: int | None, why: str):
     with pytest.raises(JournalFailed, match=why):
-        await store.upgrade()
+        await rows.upgraded(Table(version), "it", None)

@@ -215,27 +215,7 @@ async def test_settings_of_the_database_do_not_weaken_a_commit(database: str, se
     assert await say(database, "SELECT array_agg(settings) FROM found") == ["on off read committed"] * 4
 
 
-async def test_a_lease_that_ends_too_late_to_be_believed_hides_no_key(database: str):
-    async with PostgresJournal(database) as journal:
-        await judged(journal, claim(lease=1e9))
-        found = await journal.work(SCOPE, limit=1)
-
-    assert [key for key, _ in found] == ["k"]
-
-
 # --- optimistic writes --------------------------------------------------------------------------
-
-
-async def test_writes_of_other_workers_are_not_overwritten(database: str):
-    async with PostgresJournal(database) as one, PostgresJournal(database) as other:
-        await made(one, claim())
-        await made(other, release(None))
-        denied = await judged(one, mark())
-        again = await judged(one, claim(2))
-
-        assert denied.denial is Rejection.LOST
-        assert again.denial is None
-        assert [step.move for step in await other.history(SCOPE, "k")] == ["claim", "free", "claim"]
 
 
 @pytest.mark.parametrize("off", [-600.0, 600.0])
@@ -285,8 +265,7 @@ async def test_many_journals_claim_each_key_only_once(
     database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move], kind: type[PostgresJournal]
 ):
     journals = [kind(database) for _ in range(8)]
-    for journal in journals:
-        await journal._open()
+    await asyncio.gather(*(journal._open() for journal in journals))
     keys = [f"k-{number}" for number in range(20)]
     await asyncio.gather(*(made(journals[0], *before, key=key) for key in keys if before))
     wanted = [

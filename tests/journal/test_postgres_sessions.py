@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bank import turns
+from tests.support.cases import each
 from tests.support.loop_time import LoopTime
 from transfer_async.journal.postgres_sql import IDLE, EstimatedServerClock, Session, Sessions
 
@@ -56,12 +58,17 @@ async def test_a_connection_is_used_again():
 
 async def test_no_more_connections_are_open_than_the_limit():
     lender = Lender()
-    await asyncio.gather(*(leave(lender) for _ in range(10)))
 
-    assert len(lender.made) <= 2
+    async def use() -> None:
+        async with lender.one():
+            await turns(1)
+
+    await asyncio.gather(*(use() for _ in range(10)))
+
+    assert len(lender.made) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "ended"),
     [(LookupError(), None), (ValueError(), "at once"), (asyncio.CancelledError(), "at once")],
 )
@@ -93,9 +100,7 @@ async def test_a_connection_that_was_idle_too_long_is_not_lent(loop_time: LoopTi
     assert [one.ended for one in lender.made] == ["at once", None]
 
 
-@pytest.mark.parametrize(
-    ("error", "ended"), [(None, "in order"), (OSError(), "at once"), (asyncio.CancelledError(), "at once")]
-)
+@each(("error", "ended"), [(None, "in order"), (OSError(), "at once"), (asyncio.CancelledError(), "at once")])
 async def test_a_connection_that_cannot_close_gracefully_is_terminated(
     error: BaseException | None, ended: str
 ):
@@ -120,10 +125,13 @@ async def test_the_estimated_time_advances_with_the_loops_clock(loop_time: LoopT
     assert reckoned.now == pytest.approx(1005.0, abs=1.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "took", "reckons"),
-    [(1000.5, 1.0, 1001.0), (990.0, 1.0, 991.0), (1010.0, 1.0, 1010.0)],
-    ids=["may be right", "was ahead", "was behind"],
+    {
+        "may be right": (1000.5, 1.0, 1001.0),
+        "was ahead": (990.0, 1.0, 991.0),
+        "was behind": (1010.0, 1.0, 1010.0),
+    },
 )
 async def test_an_answer_corrects_the_estimate_only_as_far_as_needed(
     loop_time: LoopTime, said: float, took: float, reckons: float

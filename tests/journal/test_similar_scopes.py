@@ -1,11 +1,10 @@
 """Which scopes look the same, so that a new one is refused because it probably means the same service."""
 
-import pytest
-
+from tests.support.cases import each
 from transfer_async.journal.model import scope_as_seen
 
 
-@pytest.mark.parametrize(
+@each(
     ("scope", "other"),
     [
         ("live", "LIVE"),
@@ -23,7 +22,7 @@ def test_these_scopes_look_the_same(scope: str, other: str):
     assert scope_as_seen(scope) == scope_as_seen(other)
 
 
-@pytest.mark.parametrize(
+@each(
     ("scope", "other"),
     [
         ("branch 1 12", "branch 11 2"),

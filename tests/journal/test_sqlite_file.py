@@ -3,7 +3,6 @@
 import asyncio
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,10 @@ import pytest
 
 from tests.journal.other_process import other_process
 from tests.support.bank import Time, new_order
-from tests.support.journalling import SCOPE, claim, made, of_key
+from tests.support.journalling import SCOPE, claim, judged, made
 from transfer_async import JournalFailed, Outcome, SQLiteJournal, TransferClient
 from transfer_async.journal import sqlite_file
 from transfer_async.sandbox import Sandbox
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.db"
 
 
 async def refusal(path: Path) -> str:
@@ -65,28 +59,19 @@ async def test_opening_it_again_drops_no_lock(path: Path):
     assert orders == 2
 
 
-async def test_a_log_that_is_deleted_is_noticed_before_anything_is_sent(path: Path):
-    """Without this, a mark is lost, and the next process sends the order again."""
-    await _notices(path, lambda: path.with_name(f"{path.name}-wal").unlink())
-
-
-async def test_an_index_that_is_deleted_is_noticed_before_anything_is_sent(path: Path):
-    """Without this, other processes don't see this one's locks, and overwrite its commits."""
-    await _notices(path, lambda: path.with_name(f"{path.name}-shm").unlink())
-
-
-async def _notices(path: Path, loss: Callable[[], None]) -> None:
+@pytest.mark.parametrize("end", ["wal", "shm"])
+async def test_a_log_or_index_that_is_deleted_is_noticed_before_anything_is_sent(path: Path, end: str):
+    """Without this, the next process sends an order again, or other processes overwrite its commits."""
     async with Sandbox() as sandbox, SQLiteJournal(path) as journal, client_of(sandbox, journal) as client:
         first = await client.create_order(new_order(), key="earlier", held="H")
-        await asyncio.to_thread(loss)
+        await asyncio.to_thread(path.with_name(f"{path.name}-{end}").unlink)
         with pytest.raises(JournalFailed, match="stop every process") as failed:
             await client.create_order(new_order(), key="k", held="H")
-        assert (failed.value.outcome, len(sandbox.requests)) == (Outcome.NOT_SENT, 1)
-
         again = await client.create_order(new_order(), key="earlier", held="H")
         async with SQLiteJournal(path) as journal_of_another:
             found = await journal_of_another.read(sandbox.base_url, "earlier")
 
+        assert (failed.value.outcome, len(sandbox.requests)) == (Outcome.NOT_SENT, 1)
     assert again.id == first.id  # no commit was lost
     assert found is not None
 
@@ -107,7 +92,7 @@ async def test_a_log_that_is_deleted_during_the_commit_is_noticed(path: Path):
         await made(journal, claim())
         time.strikes = True
         with pytest.raises(JournalFailed, match="-wal was moved"):
-            await journal.move(SCOPE, "k2", of_key(claim(), "k2"))
+            await judged(journal, claim(), key="k2")
         time.strikes = False
 
 
@@ -125,8 +110,7 @@ async def test_a_journal_file_with_a_second_hard_link_is_refused(path: Path):
 # --- what may be opened -------------------------------------------------------------------------
 
 
-async def test_a_log_that_others_replaced_is_not_written_into_the_file(tmp_path: Path):
-    path = tmp_path / "journal.db"
+async def test_a_log_that_others_replaced_is_not_written_into_the_file(path: Path):
     log = path.with_name("journal.db-wal")
     journal = SQLiteJournal(path)
     await made(journal, claim())
@@ -134,14 +118,14 @@ async def test_a_log_that_others_replaced_is_not_written_into_the_file(tmp_path:
     await asyncio.to_thread(log.touch)
     for one in (journal, journal, SQLiteJournal(path)):
         with pytest.raises(JournalFailed, match="stop every process"):
-            await one.move(SCOPE, "k2", of_key(claim(), "k2"))
+            await judged(one, claim(), key="k2")
     await journal.close()
 
     assert await asyncio.to_thread(log.exists)
 
 
-async def test_a_symbolic_link_is_followed_and_leads_to_the_same_journal(tmp_path: Path):
-    path, other = tmp_path / "journal.db", tmp_path / "elsewhere" / "link.db"
+async def test_a_symbolic_link_is_followed_and_leads_to_the_same_journal(path: Path):
+    other = path.parent / "elsewhere" / "link.db"
     async with SQLiteJournal(path) as journal:
         entry = await made(journal, claim())
         await asyncio.to_thread(other.parent.mkdir)
@@ -153,29 +137,28 @@ async def test_a_symbolic_link_is_followed_and_leads_to_the_same_journal(tmp_pat
     assert beside == ["link.db"]
 
 
-async def test_a_file_whose_creator_died_can_be_opened(tmp_path: Path):
-    path = tmp_path / "journal.db"
+async def test_a_file_whose_creator_died_can_be_opened(path: Path):
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
-    await asyncio.to_thread(os.link, path, tmp_path / ".journal.db.0123456789abcdef.new")
+    await asyncio.to_thread(os.link, path, path.parent / ".journal.db.0123456789abcdef.new")
     async with SQLiteJournal(path) as journal:
         assert await journal.read(SCOPE, "k") is not None
 
-    assert await asyncio.to_thread(os.listdir, tmp_path) == ["journal.db"]
+    assert await asyncio.to_thread(os.listdir, path.parent) == ["journal.db"]
 
 
-async def test_without_hard_links_an_empty_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_without_hard_links_an_empty_file_must_exist(path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
 
-    assert "empty file" in await refusal(tmp_path / "journal.db")
-    assert await asyncio.to_thread(os.listdir, tmp_path) == []
+    assert "empty file" in await refusal(path)
+    assert await asyncio.to_thread(os.listdir, path.parent) == []
 
 
-async def test_a_bind_mounted_journal_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path, mounts = tmp_path / "a journal.db", tmp_path / "mounts"
+async def test_a_bind_mounted_journal_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, mounts = path.with_name("a journal.db"), path.with_name("mounts")
     async with SQLiteJournal(path):
         pass
     name = str(path).replace(" ", "\\040")
@@ -187,9 +170,9 @@ async def test_a_bind_mounted_journal_file_is_refused(tmp_path: Path, monkeypatc
 
 
 async def test_a_file_on_another_device_than_its_directory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path, look = tmp_path / "journal.db", Path.stat
+    look = Path.stat
 
     def stat_(one: Path) -> os.stat_result:
         found = look(one)
@@ -203,8 +186,8 @@ async def test_a_file_on_another_device_than_its_directory_is_refused(
 # --- who may read it ----------------------------------------------------------------------------
 
 
-async def test_all_files_of_a_restored_journal_are_made_private(tmp_path: Path):
-    path, copy = tmp_path / "journal.db", tmp_path / "restored" / "journal.db"
+async def test_all_files_of_a_restored_journal_are_made_private(path: Path):
+    copy = path.parent / "restored" / "journal.db"
 
     def restore() -> None:
         copy.parent.mkdir()
@@ -237,41 +220,40 @@ async def test_a_journal_that_was_moved_away_while_in_use_is_not_created_again(p
         assert await journal.read(SCOPE, "k") == entry
 
 
-async def test_a_journal_that_was_removed_on_purpose_is_created_again_if_the_advice_is_followed(path: Path):
-    log, index = (path.with_name(f"journal.db{end}") for end in ("-wal", "-shm"))
-    for left in (log, index):
-        await asyncio.to_thread(left.touch)
-    told = await refusal(path)
-    for left in (log, index):
-        await asyncio.to_thread(left.unlink)
+@pytest.mark.parametrize("left", [["-wal", "-shm"], ["-shm"]])
+async def test_a_journal_that_was_removed_on_purpose_is_created_again_if_the_advice_is_followed(
+    path: Path, left: list[str]
+):
+    others = [path.with_name(f"{path.name}{end}") for end in left]
+    for other in others:
+        await asyncio.to_thread(other.touch)
+    why = await refusal(path)
+    exists = await asyncio.to_thread(path.exists)
+    for other in others:
+        await asyncio.to_thread(other.unlink)
     async with SQLiteJournal(path) as journal:
         assert await journal.read(SCOPE, "k") is None
 
-    assert "put that same file back, not a copy or a backup of it" in told
-    assert told.endswith("removed it on purpose, also remove journal.db-wal and journal.db-shm")
+    assert not exists
+    assert f"journal.db is missing, but journal.db{left[0]} exists" in why
+    assert "put that same file back, not a copy or a backup of it" in why
+    assert why.endswith("removed it on purpose, also remove journal.db-wal and journal.db-shm")
 
 
-async def test_an_index_without_its_journal_is_not_taken_for_a_new_journal(path: Path):
-    await asyncio.to_thread(path.with_name("journal.db-shm").touch)
-
-    assert "journal.db is missing, but journal.db-shm exists" in await refusal(path)
-    assert not await asyncio.to_thread(path.exists)
-
-
-async def test_nothing_is_written_into_a_file_that_was_moved_away(tmp_path: Path):
-    journal = SQLiteJournal(tmp_path / "journal.db")
-    await journal.move("s", "before", claim())
+async def test_nothing_is_written_into_a_file_that_was_moved_away(path: Path):
+    away = path.parent / "away"
 
     def move_away():
-        (tmp_path / "away").mkdir()
-        for one in list(tmp_path.glob("journal.db*")):
-            one.rename(tmp_path / "away" / one.name)
+        away.mkdir()
+        for one in list(path.parent.glob("journal.db*")):
+            one.rename(away / one.name)
 
-    await asyncio.to_thread(move_away)
-    with pytest.raises(JournalFailed):
-        await journal.move("s", "after", claim())
-    await journal.close()
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim(), key="before")
+        await asyncio.to_thread(move_away)
+        with pytest.raises(JournalFailed):
+            await judged(journal, claim(), key="after")
 
-    async with SQLiteJournal(tmp_path / "away" / "journal.db") as moved:
-        assert await moved.read("s", "before") is not None
-        assert await moved.read("s", "after") is None
+    async with SQLiteJournal(away / path.name) as moved:
+        assert await moved.read(SCOPE, "before") is not None
+        assert await moved.read(SCOPE, "after") is None

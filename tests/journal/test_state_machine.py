@@ -7,42 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.journal.test_transitions import LATER, MOVES, SITUATIONS, START, after
 from tests.support import journalling as j
 from tests.support.cases import each
 from transfer_async import journal
 from transfer_async._models.errors import Outcome
 from transfer_async._models.requests import PersonName
 from transfer_async.journal import model, state_machine
-from transfer_async.journal.model import Entry, KeyState, Rejection, TransitionResult
-from transfer_async.journal.transitions import Claim, Move, history_step
-from transfer_async.testing.journal_contract.journal_scenarios import random_move
+from transfer_async.journal.model import Ending, Entry, KeyState, Rejection, TransitionResult
+from transfer_async.journal.transitions import Move
 
-NOW = 1000.0
 KINDS = {
     one
     for one in (getattr(journal, name) for name in journal.__all__)
     if isinstance(one, type) and issubclass(one, Move) and one is not Move
 }
+FREE = after(*j.WAYS[KeyState.FREE])
 
 
-def gone(*way: Move) -> Entry:
-    """Return the entry after these transitions, all at the same time."""
-    entry: Entry | None = None
-    for move in way:
-        verdict = state_machine.decide(entry, move, now=NOW)
-        assert verdict is not None
-        assert verdict.denial is None, move
-        entry = verdict.entry
-    assert entry is not None
-    return entry
-
-
-def entry_in(state: KeyState) -> Entry:
-    return gone(*j.WAYS[state])
-
-
-def judged(entry: Entry, move: Move, *, now: float = NOW, id_taken: bool = False) -> TransitionResult:
-    verdict = state_machine.decide(entry, move, now=now, id_taken=id_taken)
+def judged(entry: Entry | None, move: Move, *, now: float = START) -> TransitionResult:
+    verdict = state_machine.decide(entry, move, now=now)
     assert verdict is not None
     return verdict
 
@@ -58,31 +42,24 @@ def test_the_table_has_every_transition_and_no_pair_twice():
     assert not any(move.__subclasses__() for move in KINDS), "`type(move) is` would not match a subclass"
 
 
-STORED = (
-    *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
-    *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
-    *("propose", "withdraw", "amend", "takeback", "look", "demand", "waive"),
-    *("note", "watch", "unwatch"),
-)
-
-
 def test_stored_transition_names_do_not_change():
-    names = [kind.name for kind in KINDS]
-
-    assert sorted(names) == sorted(STORED)
-    assert history_step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
-
-
-def test_every_row_has_its_reason():
-    assert all(len(row.reason) > 10 for row in state_machine.TRANSITIONS)
+    assert sorted(kind.name for kind in KINDS) == sorted([
+        *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
+        *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
+        *("propose", "withdraw", "amend", "takeback", "look", "demand", "waive"),
+        *("note", "watch", "unwatch"),
+    ])  # fmt: skip
 
 
-BEN = PersonName("Ben", "Okri")
-SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
+# --- a claim after a dead worker ------------------------------------------------------------------
+
+
+DETAILS: dict[str, Any] = {"beneficiary": PersonName("Ben", "Okri"), "held": "H1"}
+DEAD = after(j.claim(intent=j.intent(1, **DETAILS)), j.renew(check="match"))
 
 
 @each(
-    ("words", "hooks"),
+    ("changes", "hooks"),
     [
         ({"beneficiary": PersonName("Mallory", "Okri")}, ("hold", "check")),
         ({"beneficiary": None}, ("hold", "check")),
@@ -93,205 +70,144 @@ SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
     ],
 )
 def test_a_call_with_other_details_makes_the_old_undos_pending_and_begins_a_new_intent(
-    words: dict[str, Any], hooks: tuple[str, ...]
+    changes: dict[str, Any], hooks: tuple[str, ...]
 ):
-    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
-    first = judged(first, j.renew(check="match")).entry
-    again = j.claim(2, intent=j.intent(2, **SAID | words), hooks=hooks)
-    entry = judged(first, again, now=NOW + j.LEASE).entry
+    claim = j.claim(2, intent=j.intent(2, **DETAILS | changes), hooks=hooks)
+    entry = judged(DEAD, claim, now=START + j.LEASE).entry
 
+    assert (entry.intent, entry.held, entry.hooks) == (claim.intent, claim.intent.held, hooks)
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-2", 1, {})
-    assert (entry.intent, entry.held, entry.hooks) == (again.intent, again.intent.held, hooks)
-    assert entry.pending_undos == model.undos_on_failure(first)
     assert [(one.hook, one.receipt) for one in entry.pending_undos] == [("hold", None), ("check", "match")]
 
 
 def test_a_call_with_the_same_details_continues_a_dead_workers_claim():
-    first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
-    first = judged(first, j.renew(check="match")).entry
-    again = j.claim(2, intent=j.intent(2, **SAID), hooks=("hold", "check", "new"))
-    entry = judged(first, again, now=NOW + j.LEASE).entry
+    claim = j.claim(2, intent=j.intent(2, **DETAILS), hooks=("hold", "check", "new"))
+    entry = judged(DEAD, claim, now=START + j.LEASE).entry
 
     assert (entry.intent_id, entry.epoch, entry.receipts) == ("intent-1", 2, {"check": "match"})
     assert (entry.hooks, entry.pending_undos) == (("hold", "check", "new"), ())
 
 
 def test_an_entry_without_an_intent_needs_no_undos():
-    assert model.undos_on_failure(entry_in(KeyState.CREATED)) == ()
+    assert model.undos_on_failure(after(*j.WAYS[KeyState.CREATED])) == ()
+
+
+def test_intents_do_not_share_receipts():
+    one, other = (judged(None, j.claim(number)).entry.receipts for number in (1, 2))
+
+    assert one == other == {}
+    assert one is not other
+
+
+def test_pending_undos_are_busy_as_long_as_one_of_them_is_leased():
+    free, held = j.undos("hold", "check")
+    entry = replace(FREE, pending_undos=(free, attrs.evolve(held, lease_until=START + 60.0)))
+
+    assert judged(entry, j.acquire_lease()).denial is Rejection.BUSY
+
+
+# --- a refusal that is an answer ------------------------------------------------------------------
+
+
+@each(
+    ("error", "status", "is_final"),
+    [
+        ("Refused", 422, True),
+        ("Refused", 403, True),
+        ("Refuted", None, True),
+        ("Unauthorized", 401, False),
+        ("Unauthorized", 400, False),
+        ("RateLimited", 429, False),
+        ("Refused", 425, False),
+        ("Refused", 404, False),
+        ("Refused", 405, False),
+        ("Refused", 503, False),
+    ],
+)
+def test_a_claim_with_once_is_rejected_if_the_refusal_was_about_the_order(
+    error: str, status: int | None, is_final: bool
+):
+    refused = replace(FREE, ending=Ending(outcome=Outcome.REFUSED, error=error, status=status))
+
+    assert judged(refused, j.claim(2, once=True)).denial is (Rejection.REFUSED if is_final else None)
 
 
 # --- random transitions -------------------------------------------------------------------------
 
 
-ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
-PROPOSALS = [f"proposal-{number}" for number in (1, 2)]
-OF_PEOPLE: list[Move] = [
-    j.look(),
-    *(j.withdraw(number) for number in (1, 2)),
-    *(
-        j.propose(decision, order_id, attempt, number=number)
-        for decision in journal.Decision
-        for order_id in (None, "tx-1", "tx-2")
-        for attempt in "ab"
-        for number in (1, 2)
-    ),
-    *(
-        move
-        for by in ("ada", "Ada ", "ben")
-        for proposal in PROPOSALS
-        for move in (
-            j.resolve("a", "tx-1", by=by, proposal=proposal),
-            j.resolve("a", "tx-2", by=by, proposal=proposal),
-            j.refute("a", by=by, proposal=proposal),
-            j.amend("tx-1", "tx-2", by=by, proposal=proposal),
-        )
-    ),
-]
-"""Transitions by operators, which the contract tests' random runs lack."""
-MADE: st.SearchStrategy[Move] = st.one_of(
-    st.builds(random_move, st.randoms(use_true_random=False), ORDER_IDS), st.sampled_from(OF_PEOPLE)
-)
-PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
-DOUBT = j.WAYS[KeyState.IN_DOUBT]
-OPENINGS: list[tuple[Move, ...]] = [(), DOUBT, (*DOUBT, j.propose()), (*DOUBT, j.resolve())]
-STEPS = st.builds(
-    lambda opening, steps: [*((0.0, move) for move in opening), *steps],
-    st.sampled_from(OPENINGS),
-    st.lists(st.tuples(PAUSES, MADE), max_size=25),
-)
-Walk = list[tuple[Entry | None, Move, float, TransitionResult]]
+def a_created_key_keeps_its_order_unless_a_person_gave_and_corrects_it(
+    before: Entry, move: Move, after: Entry
+):
+    if (after.state, after.order_id, after.reply) != (before.state, before.order_id, before.reply):
+        assert isinstance(move, (journal.Amend, journal.TakeBack))
+        assert before.reply is None
+        assert (move.attempt, move.wrong) == (before.attempt, before.order_id)
 
 
-def walk(steps: list[tuple[float, Move]]) -> Walk:
-    now, entry, walked = NOW, None, []
-    for pause, move in steps:
-        now += pause
-        verdict = state_machine.decide(entry, move, now=now)
-        if verdict is not None:
-            walked.append((entry, move, now, verdict))
-            entry = verdict.entry
-    return walked
+def a_proposal_is_void_after_every_change(before: Entry, move: Move, after: Entry):
+    is_unchanged = not move.is_a_change and after.proposal == before.proposal
+
+    assert is_unchanged or isinstance(move, journal.Propose)
+    assert after.version == before.version + (not is_unchanged)
 
 
-def a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected(walked: Walk):
-    for before, move, _, verdict in walked:
-        after = verdict.entry
-        if before is None or before.state is not KeyState.CREATED:
-            continue
-        if (after.state, after.order_id, after.reply) != (before.state, before.order_id, before.reply):
-            assert isinstance(move, (journal.Amend, journal.TakeBack))
-            assert before.reply is None
-            assert (move.attempt, move.wrong) == (before.attempt, before.order_id)
+def only_another_person_approves_and_only_the_proposed_decision(before: Entry, move: Any):
+    assert before.proposal is not None
+    assert move.proposal == before.proposal.id
+    assert move.decision is before.proposal.decision
+    assert getattr(move, "order_id", None) == before.proposal.order_id
+    assert move.by.strip().casefold() != before.proposal.by.strip().casefold()
 
 
-def what_was_proposed_is_void_after_any_move_but_a_look(walked: Walk):
-    for before, move, _, verdict in walked:
-        if before is not None and verdict.denial is None and verdict.entry.proposal is not None:
-            unmoved = not move.is_a_change and verdict.entry.proposal == before.proposal
-            assert unmoved or isinstance(move, journal.Propose)
-            assert verdict.entry.version == before.version + (not unmoved)
-
-
-def nobody_approves_but_another_person_and_only_what_was_proposed(walked: Walk):
-    for before, move, _, verdict in walked:
-        approved: Any = move
-        approves = getattr(move, "proposal", None) and not isinstance(move, journal.Withdraw)
-        if verdict.denial is None and approves:
-            assert before is not None
-            assert before.proposal is not None
-            assert approved.proposal == before.proposal.id
-            assert approved.decision is before.proposal.decision
-            assert getattr(approved, "order_id", None) == before.proposal.order_id
-            assert approved.by.strip().casefold() != before.proposal.by.strip().casefold()
-
-
-def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk):
-    for before, move, _, verdict in walked:
-        if verdict.denial is None or verdict.entry == before:
-            continue
-        assert before is not None
-        if before.is_suspected:
-            assert (verdict.found_doubt, verdict.entry.state) == (True, KeyState.IN_DOUBT)
-            assert verdict.entry.is_suspected
-            continue
-        assert isinstance(move, Claim)
+def a_rejection_changes_nothing_but_the_doubt_that_a_claim_finds(
+    before: Entry, move: Move, verdict: TransitionResult
+):
+    if before.is_suspected:
+        assert (verdict.found_doubt, verdict.entry.state) == (True, KeyState.IN_DOUBT)
+        assert verdict.entry.is_suspected
+    else:
+        assert isinstance(move, journal.Claim)
         assert before.state is KeyState.SENDING
         found = {"state": KeyState.IN_DOUBT, "cause": model.ABANDONED_CAUSE, "version": before.version + 1}
         assert verdict.entry == replace(before, **found)
 
 
-KEPT_BY_EVERY_WALK = (
-    a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected,
-    what_was_proposed_is_void_after_any_move_but_a_look,
-    nobody_approves_but_another_person_and_only_what_was_proposed,
-    a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
-)
-"""Guarantees that `tests.interleavings` does not check: operators' decisions, and rejected transitions."""
+BEGINNINGS = [
+    entry for name, entry in SITUATIONS.items() if "far ahead" not in name and "latest times" not in name
+]
+"""The situations whose times `decide` does not correct."""
+STEPS = st.tuples(st.sampled_from((0.0, 0.0, *LATER)), st.sampled_from([*MOVES.values()]))
 
 
-@given(STEPS)
-def test_random_transitions_keep_every_guarantee(steps: list[tuple[float, Move]]):
-    walked = walk(steps)
-    for check in KEPT_BY_EVERY_WALK:
-        check(walked)
-
-
-# --- a no that is an answer -----------------------------------------------------------------------
-
-
-def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED) -> Entry:
-    ending = model.Ending(outcome=outcome, error=error, status=status)
-    return replace(entry_in(KeyState.FREE), ending=ending)
-
-
-@each(
-    ("error", "status", "outcome", "is_answer"),
-    [
-        ("Refused", 422, Outcome.REFUSED, True),
-        ("Refused", 403, Outcome.REFUSED, True),
-        ("Refuted", None, Outcome.REFUSED, True),
-        ("Unauthorized", 401, Outcome.REFUSED, False),
-        ("Unauthorized", 400, Outcome.REFUSED, False),
-        ("RateLimited", 429, Outcome.REFUSED, False),
-        ("Refused", 425, Outcome.REFUSED, False),
-        ("Refused", 404, Outcome.REFUSED, False),
-        ("Refused", 405, Outcome.REFUSED, False),
-        ("Refused", 503, Outcome.REFUSED, False),
-        ("ConnectionFailed", None, Outcome.NOT_SENT, False),
-    ],
-)
-def test_a_final_refusal_of_the_same_order_rejects_a_claim_with_once(
-    error: str, status: int | None, outcome: Outcome, is_answer: bool
-):
-    entry = ended_in(error, status, outcome)
-    verdict = judged(entry, j.claim(2, once=True))
-
-    assert verdict.denial is (Rejection.REFUSED if is_answer else None)
-    assert (verdict.entry is entry) is is_answer
-    assert judged(entry, j.claim(2)).denial is None
-
-
-def test_intents_do_not_share_receipts():
-    one, other = (state_machine.decide(None, j.claim(number), now=NOW) for number in (1, 2))
-
-    assert one is not None
-    assert other is not None
-    assert one.entry.receipts == other.entry.receipts == {}
-    assert one.entry.receipts is not other.entry.receipts
-
-
-def test_pending_undos_are_busy_as_long_as_one_of_them_is_leased():
-    free, held = j.undos("hold", "check")
-    entry = replace(entry_in(KeyState.FREE), pending_undos=(free, attrs.evolve(held, lease_until=NOW + 60.0)))
-
-    assert judged(entry, j.acquire_lease()).denial is Rejection.BUSY
+@given(st.sampled_from(BEGINNINGS), st.lists(STEPS, max_size=25))
+def test_random_transitions_keep_every_guarantee(before: Entry | None, steps: list[tuple[float, Move]]):
+    """The guarantees that `tests.interleavings` does not check: decisions of people, and rejections."""
+    now = START
+    for pause, move in steps:
+        now += pause
+        verdict = state_machine.decide(before, move, now=now)
+        if verdict is None:
+            continue
+        if before is not None and verdict.denial is not None:
+            if verdict.entry != before:
+                a_rejection_changes_nothing_but_the_doubt_that_a_claim_finds(before, move, verdict)
+        elif before is not None:
+            if before.state is KeyState.CREATED:
+                a_created_key_keeps_its_order_unless_a_person_gave_and_corrects_it(
+                    before, move, verdict.entry
+                )
+            if verdict.entry.proposal is not None and verdict.entry is not before:
+                a_proposal_is_void_after_every_change(before, move, verdict.entry)
+            if getattr(move, "proposal", None) and not isinstance(move, journal.Withdraw):
+                only_another_person_approves_and_only_the_proposed_decision(before, move)
+        before = verdict.entry
 
 
 # --- former names -------------------------------------------------------------------------------
 
 
 def test_fields_of_an_entry_can_be_read_by_their_former_names():
-    entry = replace(entry_in(KeyState.FREE), pending_undos=j.undos("hold"), version=7)
+    entry = replace(FREE, pending_undos=j.undos("hold"), version=7)
 
     assert (entry.owed, entry.moves) == (entry.pending_undos, 7)  # type: ignore[attr-defined] # hidden from them
     assert not hasattr(entry, "unknown")

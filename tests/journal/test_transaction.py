@@ -6,19 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.journalling import (
-    SCOPE,
-    acquire_lease,
-    claim,
-    create,
-    doubt,
-    mark,
-    mark_undone,
-    release,
-    renew,
-    resolve,
-    undos,
-)
+from tests.support import journalling as j
+from tests.support.cases import each
+from tests.support.journalling import SCOPE
 from transfer_async.journal import rows, state_machine, transitions
 from transfer_async.journal.durable import PendingMove, Transaction, WriteCache
 from transfer_async.journal.model import Decision, Entry, KeyState, Rejection
@@ -37,9 +27,9 @@ class Makes:
     def wanted(
         self, *wishes: tuple[str, transitions.Move], commit_unknown: bool = False
     ) -> list[PendingMove]:
-        loop = asyncio.get_running_loop()
+        future = asyncio.get_running_loop().create_future
         return [
-            PendingMove((SCOPE, key), move, f"t{n}", loop.create_future(), commit_unknown=commit_unknown)
+            PendingMove((SCOPE, key), move, f"t{n}", future(), commit_unknown=commit_unknown)
             for n, (key, move) in enumerate(wishes)
         ]
 
@@ -71,7 +61,7 @@ def denials(transaction: Transaction) -> list[Rejection | None]:
 
 
 async def test_the_second_transition_of_a_key_in_a_commit_sees_the_first(makes: Makes):
-    transaction = makes.transaction(("k", claim()), ("k", renew(check="r")), ("k", mark(check="r")))
+    transaction = makes.transaction(("k", j.claim()), ("k", j.renew(check="r")), ("k", j.mark(check="r")))
     transaction.decide(0.0)
 
     assert denials(transaction) == [None, None, None]
@@ -86,37 +76,26 @@ async def test_the_second_transition_of_a_key_in_a_commit_sees_the_first(makes: 
 
 
 async def test_a_rejected_transition_writes_nothing(makes: Makes):
-    makes.store("k", "old", claim(), mark())
-    transaction = makes.transaction(("k", create("another")))
+    makes.store("k", "old", j.claim(), j.mark())
+    transaction = makes.transaction(("k", j.create("another")))
     transaction.decide(0.0)
 
     assert denials(transaction) == [Rejection.LOST]
     assert (transaction.writes, transaction.steps) == ([], [])
 
 
-@pytest.mark.parametrize("second", [create(), resolve()])
-async def test_one_commit_cannot_bind_an_order_id_to_two_keys(makes: Makes, second: transitions.Move):
-    makes.store("k-1", "a", claim(), mark())
-    doubted = (doubt(),) if isinstance(second, transitions.Resolve) else ()
-    makes.store("k-2", "b", claim(), mark(), *doubted)
-    transaction = makes.transaction(("k-1", create()), ("k-2", second))
-    transaction.decide(0.0)
-
-    assert denials(transaction) == [None, Rejection.FOREIGN]
-
-
 async def test_a_proposal_does_not_bind_its_order_id_to_its_key(makes: Makes):
     """Without this, an order of another key that is created in the same commit becomes a doubt."""
-    makes.store("k-1", "a", claim(), mark(), doubt())
-    makes.store("k-2", "b", claim(), mark())
-    transaction = makes.transaction(("k-1", PROPOSAL), ("k-2", create("a", "tx-1")))
+    makes.store("k-1", "a", j.claim(), j.mark(), j.doubt())
+    makes.store("k-2", "b", j.claim(), j.mark())
+    transaction = makes.transaction(("k-1", PROPOSAL), ("k-2", j.create("a", "tx-1")))
     transaction.decide(0.0)
 
     assert denials(transaction) == [None, None]
 
 
 async def test_a_transaction_sorts_its_keys_and_drops_duplicates(makes: Makes):
-    transaction = makes.transaction(*((key, claim()) for key in ("b", "a", "c", "a")))
+    transaction = makes.transaction(*((key, j.claim()) for key in ("b", "a", "c", "a")))
 
     assert transaction.places == [(SCOPE, "a"), (SCOPE, "b"), (SCOPE, "c")]
 
@@ -124,17 +103,22 @@ async def test_a_transaction_sorts_its_keys_and_drops_duplicates(makes: Makes):
 # --- read back ----------------------------------------------------------------------------------
 
 
-SENDER_IN_DOUBT = (claim(), mark(), doubt())
-UNDO_PENDING = (claim(), mark(), release(pending_undos=undos("hold")))
+SENDER_IN_DOUBT = (j.claim(), j.mark(), j.doubt())
+UNDO_PENDING = (j.claim(), j.mark(), j.release(pending_undos=j.undos("hold")))
 COMMITTED: dict[str, tuple[str, tuple[transitions.Move, ...], transitions.Move, Rejection | None]] = {
-    "it is the last one": ("t0", (claim(),), claim(), None),
-    "a claim, and another transition since": ("other", SENDER_IN_DOUBT, claim(), Rejection.IN_DOUBT),
-    "a mark, and another transition since": ("other", SENDER_IN_DOUBT, mark(), Rejection.LOST),
-    "a rejected claim that recorded a doubt": ("t0", SENDER_IN_DOUBT, claim(2), Rejection.IN_DOUBT),
-    "an order, and another transition since": ("other", UNDO_PENDING, create(), None),
-    "a release, and another transition since": ("other", UNDO_PENDING, release(), None),
-    "a release of a suspected order, which left a doubt": ("t0", SENDER_IN_DOUBT, release(), Rejection.LOST),
-    "an undo, and another transition since": ("other", UNDO_PENDING, mark_undone("hold"), None),
+    "it is the last one": ("t0", (j.claim(),), j.claim(), None),
+    "a claim, and another transition since": ("other", SENDER_IN_DOUBT, j.claim(), Rejection.IN_DOUBT),
+    "a mark, and another transition since": ("other", SENDER_IN_DOUBT, j.mark(), Rejection.LOST),
+    "a rejected claim that recorded a doubt": ("t0", SENDER_IN_DOUBT, j.claim(2), Rejection.IN_DOUBT),
+    "an order, and another transition since": ("other", UNDO_PENDING, j.create(), None),
+    "a release, and another transition since": ("other", UNDO_PENDING, j.release(), None),
+    "a release of a suspected order, which left a doubt": (
+        "t0",
+        SENDER_IN_DOUBT,
+        j.release(),
+        Rejection.LOST,
+    ),
+    "an undo, and another transition since": ("other", UNDO_PENDING, j.mark_undone("hold"), None),
 }
 """The stored token, the transitions to the stored entry, the committed transition, and its rejection."""
 
@@ -156,8 +140,8 @@ async def test_a_transition_whose_token_is_committed_is_not_repeated(
 
 
 async def test_transitions_without_a_stored_entry_are_listed(makes: Makes):
-    makes.store("k-1", "a", claim())
-    transaction = makes.transaction(("k-1", mark()), ("k-2", claim()))
+    makes.store("k-1", "a", j.claim())
+    transaction = makes.transaction(("k-1", j.mark()), ("k-2", j.claim()))
 
     assert transaction.tokens_without_entry == {"t1"}
 
@@ -166,7 +150,7 @@ async def test_transitions_without_a_stored_entry_are_listed(makes: Makes):
 
 
 async def test_a_committed_entry_is_cached_under_its_stored_token(makes: Makes):
-    transaction = makes.transaction(("k", claim()), ("k", renew(check="r")))
+    transaction = makes.transaction(("k", j.claim()), ("k", j.renew(check="r")))
     transaction.decide(0.0)
     before = makes.cache.get((SCOPE, "k"))
     transaction.remember()
@@ -178,7 +162,7 @@ async def test_a_committed_entry_is_cached_under_its_stored_token(makes: Makes):
 
 
 async def test_the_cache_has_a_limit(makes: Makes):
-    entry = makes.store("k", "a", claim())
+    entry = makes.store("k", "a", j.claim())
     recent = WriteCache(limit=3)
     for number in range(5):
         recent.keep((SCOPE, f"k-{number}"), "t", entry)
@@ -188,9 +172,9 @@ async def test_the_cache_has_a_limit(makes: Makes):
 
 
 async def test_another_workers_write_overrides_the_cached_entry(makes: Makes):
-    mine = makes.store("k", "mine", claim())
+    mine = makes.store("k", "mine", j.claim())
     theirs = rows.row_of(replace(mine, epoch=2), token="theirs", now=0.0)
-    transaction = Transaction(makes.wanted(("k", mark())), makes.cache)
+    transaction = Transaction(makes.wanted(("k", j.mark())), makes.cache)
     transaction.load((SCOPE, "k"), "theirs", theirs)
     transaction.decide(0.0)
 
@@ -208,8 +192,8 @@ def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
 
 
 async def test_an_optimistic_write_replaces_nothing_or_the_cached_entry(makes: Makes):
-    makes.store("k", "t", claim())
-    transaction = assumed(makes, ("k", mark()), ("new", claim()))
+    makes.store("k", "t", j.claim())
+    transaction = assumed(makes, ("k", j.mark()), ("new", j.claim()))
 
     assert denials(transaction) == [None, None]
     assert [(write.place[1], write.known, write.row.state) for write in transaction.writes] == [
@@ -218,13 +202,16 @@ async def test_an_optimistic_write_replaces_nothing_or_the_cached_entry(makes: M
     ]
 
 
-@pytest.mark.parametrize(
-    "wishes",
-    [(claim(2),), (mark(), claim(2)), (acquire_lease(0.0), renew("another"))],
-    ids=["busy", "granted, then busy", "denied"],
-)
+UNCERTAIN: dict[str, tuple[transitions.Move, ...]] = {
+    "busy": (j.claim(2),),
+    "granted, then busy": (j.mark(), j.claim(2)),
+    "denied": (j.acquire_lease(0.0), j.renew("another")),
+}
+
+
+@each("wishes", UNCERTAIN)
 async def test_no_rejection_is_decided_optimistically(makes: Makes, wishes: tuple[transitions.Move, ...]):
-    makes.store("k", "t", claim())
+    makes.store("k", "t", j.claim())
     transaction = assumed(makes, *(("k", wish) for wish in wishes))
 
     assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
@@ -232,21 +219,21 @@ async def test_no_rejection_is_decided_optimistically(makes: Makes, wishes: tupl
 
 async def test_a_proposal_with_an_order_id_is_not_decided_optimistically(makes: Makes):
     """Only stored data can show that another key has the order; no unique index covers proposals."""
-    makes.store("k", "t", claim(), mark(), doubt())
+    makes.store("k", "t", j.claim(), j.mark(), j.doubt())
     transaction = assumed(makes, ("k", PROPOSAL))
 
     assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
 
 
 async def test_other_transitions_of_an_unknown_key_need_the_stored_state(makes: Makes):
-    transaction = assumed(makes, ("k", mark()), ("new", claim()))
+    transaction = assumed(makes, ("k", j.mark()), ("new", j.claim()))
 
     assert [one.place[1] for one in transaction.wanted] == ["new"]
 
 
 async def test_writes_that_were_not_stored_are_not_cached(makes: Makes):
-    makes.store("k", "t", claim())
-    transaction = assumed(makes, ("k", mark()), ("new", claim()))
+    makes.store("k", "t", j.claim())
+    transaction = assumed(makes, ("k", j.mark()), ("new", j.claim()))
     transaction.restrict_to({(SCOPE, "new")})
     transaction.remember()
     known = makes.cache.get((SCOPE, "k"))

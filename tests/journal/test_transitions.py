@@ -79,6 +79,7 @@ DEMANDED = after(j.demand())
 PROPOSED = after(j.propose(Decision.WAIVE, None, None), entry=DEMANDED)
 FAR = START + LATER[0] + BELIEVED
 """The latest time that the journal believes, one second after the start of a situation."""
+FAR_UNDOS = tuple(attrs.evolve(undo, lease_until=FAR) for undo in j.undos("hold", number=7))
 
 SITUATIONS: dict[str, Entry | None] = {
     "no record": None,
@@ -166,14 +167,10 @@ SITUATIONS: dict[str, Entry | None] = {
         ),
     ),
     "claimed, with the latest times that are believed": replace(
-        CLAIMED,
-        lease_until=FAR,
-        pending_undos=tuple(attrs.evolve(undo, lease_until=FAR) for undo in j.undos("hold", number=7)),
+        CLAIMED, lease_until=FAR, pending_undos=FAR_UNDOS
     ),
     "sending, with the latest times that are believed": replace(
-        SENDING,
-        sent_until=FAR,
-        pending_undos=tuple(attrs.evolve(undo, lease_until=FAR) for undo in j.undos("hold", number=7)),
+        SENDING, sent_until=FAR, pending_undos=FAR_UNDOS
     ),
     "in doubt, last sent by a clock that was far ahead": replace(DOUBT, sent_until=START + 400 * DAY),
 }
@@ -202,7 +199,7 @@ MOVES: dict[str, Move] = {
     "expire, of the next intent": j.expire("b"),
     "renew, of an earlier claim": j.renew(epoch=0),
     "create": j.create(),
-    "create another id, to publish": msgspec.structs.replace(j.create(order_id="tx-9"), publish=True),
+    "create another id, to publish": replace(j.create(order_id="tx-9"), publish=True),
     "release before it is marked": j.release(None, ending=FAILED, pending_undos=j.undos("hold")),
     "release": j.release(
         pending_undos=tuple(attrs.evolve(undo, since=START - 1) for undo in j.undos("hold"))
@@ -229,18 +226,18 @@ MOVES: dict[str, Move] = {
     "mark undone": j.mark_undone("hold", lease_until=RELEASED.pending_undos[0].lease_until),
     "mark undone, under another lease": j.mark_undone("hold"),
     "add undos": j.add_undos("hold", "late"),
-    "add undos without receipts": msgspec.structs.replace(
+    "add undos without receipts": replace(
         j.add_undos(),
         pending_undos=tuple(attrs.evolve(undo, receipt=None) for undo in j.undos("hold", "late")),
     ),
     "take the lease": j.acquire_lease(),
     "release the lease": j.acquire_lease(0.0),
-    "release a lease that is over": msgspec.structs.replace(j.acquire_lease(0.0), ends=1.0),
+    "release a lease that is over": replace(j.acquire_lease(0.0), ends=1.0),
     "suspect": j.suspect(),
-    "suspect without an id, to publish": msgspec.structs.replace(
+    "suspect without an id, to publish": replace(
         j.suspect(None), publish=True, outcome=Outcome.UNKNOWN
     ),
-    "suspect, of another intent": msgspec.structs.replace(
+    "suspect, of another intent": replace(
         j.suspect("tx-7"), intent=attrs.evolve(OTHER, held="h"), fingerprint=fingerprint(OTHER_ORDER)
     ),
     "quarantine": j.quarantine(),
@@ -284,13 +281,8 @@ def shown(value: object, now: float) -> str:
             lease, since = clock(value.lease_until, now), clock_of_start(value.since, now)
             return f"{value.intent.id}.{value.hook} receipt={value.receipt} lease={lease} since={since}"
         case OutboxEntry():
-            facts = (
-                value.outcome.value,
-                value.order_id,
-                value.error,
-                value.status,
-                clock_of_start(value.since, now),
-            )
+            since = clock_of_start(value.since, now)
+            facts = (value.outcome.value, value.order_id, value.error, value.status, since)
             return f"{value.intent_id}: " + " ".join(map(str, facts))
         case Cause():
             return f"{value.kind.value} with {len(value.attempts)} attempts"
@@ -303,12 +295,8 @@ def shown(value: object, now: float) -> str:
             return value.value
         case str() if value in PRINTS:
             return PRINTS[value]
-        case _ if attrs.has(type(value)) or isinstance(value, msgspec.Struct):
-            fields = (
-                type(value).__struct_fields__
-                if isinstance(value, msgspec.Struct)
-                else [field.name for field in attrs.fields(type(value))]
-            )
+        case _ if attrs.has(kind := type(value)) or isinstance(value, msgspec.Struct):
+            fields = attrs.fields_dict(kind) if attrs.has(kind) else msgspec.structs.asdict(value)
             return " ".join(f"{name}={field_shown(name, getattr(value, name), now)}" for name in fields)
         case _:
             return str(value)
