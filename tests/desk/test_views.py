@@ -57,7 +57,6 @@ async def test_every_page_shows_its_environment_scope_time_and_the_number_of_wai
     for shown in pages:
         assert shown.html.count("<title>(2) ") == 1
         assert f"live {world.scope}" in shown.text
-
         assert "Made 2024-05-06 12:00:00 UTC" in shown.text
     assert "live" in outside.text
     assert world.scope not in outside.text
