@@ -37,16 +37,6 @@ async def test_an_order_that_exists_ends_the_doubt(doubted: World, ada: Visitor)
     assert (steps[-1].move, steps[-1].by, steps[-1].reason) == ("resolve", "ada", "on the statement")
 
 
-async def test_the_page_names_the_hold_that_refuting_will_release(world: World, ada: Visitor):
-    world.bank.reference = "hold-731"
-    await old_doubt(world)
-
-    shown = await ada.key()
-
-    assert "Refuting releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
-    assert "hold-731 of 155,025.00 NGN stays on hold" in shown.text
-
-
 @pytest.mark.parametrize("reported", [True, False])
 async def test_the_page_warns_before_a_refutation_that_the_sender_may_only_be_paused(
     world: World, ada: Visitor, reported: bool
@@ -101,14 +91,6 @@ async def test_the_next_key_comes_from_the_list_that_the_operator_came_from(worl
         assert "./?kind=doubt&sort=key&turned=1" in shown.page.links
         assert "key?key=payment-1&kind=doubt&sort=key&turned=1" in shown.page.links
     assert "Next: payment-1" in done.text
-
-
-async def test_a_doubt_that_is_too_young_shows_when_it_can_be_refuted(world: World, ada: Visitor):
-    await world.in_doubt()
-    shown = await ada.key()
-
-    assert "Not before 2024-05-06 12:05:00 UTC" in shown.text
-    assert "refute" not in shown.page.forms
 
 
 # --- what is no good ------------------------------------------------------------------------------

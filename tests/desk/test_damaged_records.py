@@ -33,7 +33,6 @@ async def stored(world: World, tmp_path: Path) -> AsyncIterator[World]:
 @pytest.fixture
 async def desk(stored: World) -> AsyncIterator[Desk]:
     async with stored.client() as client, Desk.of(client) as made:
-        made.operators_side = client.operators
         yield made
 
 

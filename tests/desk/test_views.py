@@ -175,6 +175,7 @@ async def test_times_are_shown_in_the_banks_zone_beside_utc(world: World, zone: 
         since = await ben.follows(decided)
 
     assert "Not before 2024-05-06 12:05:00 UTC (13:05:00 WAT)" in young.text
+    assert "refute" not in young.page.forms
     assert "As of 2024-05-06 12:00:00 UTC (13:00:00 WAT)" in listed.text
     assert "At 2024-05-06 12:10:00 UTC (13:10:00 WAT) ben decided: the order exists" in late.text
     assert "Saved at 2024-05-06 12:10:00 UTC (13:10:00 WAT)" in since.text

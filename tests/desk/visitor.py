@@ -52,7 +52,8 @@ class Visitor:
     async def key(self, key: str = "k", **query: str) -> Answer:
         return await self.get("/key", key=key, **query)
 
-    async def post(self, path: str, fields: Mapping[str, str], headers: Any = SAME) -> Answer:
+    async def post(self, path: str, fields: Any, headers: Any = SAME) -> Answer:
+        """Send fields: a mapping, or pairs if a name is repeated."""
         return await self.desk.asked("POST", path, who=self.name, data=fields, headers=headers)
 
     async def sends(self, page: Page, form: str, *, headers: Any = SAME, **fields: str) -> Answer:
@@ -79,7 +80,7 @@ class Desk:
     def __init__(self, http: TestClient[Any, Any]) -> None:
         self.http = http
         self.operators: dict[str, Operator] = {}
-        self.operators_side: Any = None
+        self.operators_side: Any = None  # the Operators of the client
         self.base = str(http.make_url(MOUNT))
 
     @classmethod
@@ -91,7 +92,7 @@ class Desk:
         app.add_subapp(MOUNT, desk(client, **settings))
         async with TestClient(TestServer(app)) as http:
             made = cls(http)
-            made.operators = known
+            made.operators, made.operators_side = known, client.operators
             yield made
 
     def visitor(self, name: str = "ada", roles: Any = EVERY_ROLE) -> Visitor:
