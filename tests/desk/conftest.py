@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.desk.visitor import Desk
+from tests.desk.visitor import Desk, Visitor
 from tests.support.bank import World
 
 
@@ -21,3 +21,15 @@ async def desk(world: World) -> AsyncIterator[Desk]:
     """Yield the desk of a client of the world, mounted under `/bank/desk`."""
     async with world.client() as client, Desk.of(client) as made:
         yield made
+
+
+@pytest.fixture
+def ada(desk: Desk) -> Visitor:
+    """Return an operator with every role."""
+    return desk.visitor("ada")
+
+
+@pytest.fixture
+def ben(desk: Desk) -> Visitor:
+    """Return another operator with every role."""
+    return desk.visitor("ben")

@@ -34,18 +34,27 @@ async def desk(world: World) -> AsyncIterator[Desk]:
         yield made
 
 
-def rows_of(answer: Answer) -> list[dict[str, str]]:
+@pytest.fixture
+def eve(desk: Desk) -> Visitor:
+    """Return an operator who may only read."""
+    return desk.visitor("eve", [])
+
+
+async def saved_by(visitor: Visitor, **query: Any) -> list[dict[str, str]]:
+    """Save the audit as a file. Return its rows."""
+    answer = await visitor.get("/decisions.csv", **query)
     return list(csv.DictReader(io.StringIO(answer.html.removeprefix("\ufeff"))))
 
 
-async def searched(visitor: Visitor, **fields: str) -> tuple[str, dict[str, Any], Answer]:
-    """Submit the filter and follow the redirect."""
+async def searched(visitor: Visitor, **fields: str) -> tuple[dict[str, Any], Answer]:
+    """Submit the filter and follow the redirect. Return the query and the page."""
     path, query = where_to(await visitor.post("/audit", fields))
-    return path, query, await visitor.get(path, **query)
+    assert path == "/audit"
+    return query, await visitor.get(path, **query)
 
 
-async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
-    page = await desk.visitor("eve", []).get("/audit")
+async def test_a_reader_sees_who_decided_and_who_proposed_it(eve: Visitor):
+    page = await eve.get("/audit")
 
     assert "decided: the order exists tx-second ben ada" in page.text
     assert "proposed: the order exists tx-second ada – in the export" in page.text
@@ -53,41 +62,36 @@ async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
     assert page.text.index("tx-second") < page.text.index("tx-first")
 
 
-async def test_lines_are_filtered_by_person_and_no_address_has_the_name(desk: Desk):
-    eve = desk.visitor("eve", [])
-
-    path, query, page = await searched(eve, person=" ben ")
-    saved = await eve.get("/decisions.csv", **query)
-
-    assert (path, set(query)) == ("/audit", {"person"})
-    assert "ben" not in query["person"]
-    assert not any("ben" in link for link in page.page.links)
-    assert {(row["by"], row["proposed by"]) for row in rows_of(saved)} == {("ben", "ada")}
-    assert "only ben" in page.text
-
-
-async def test_an_audit_link_for_a_person_works_in_another_process(world: World, desk: Desk):
+async def test_lines_are_filtered_by_person_and_no_address_has_the_name(world: World, eve: Visitor):
     """A colleague's request may reach another process, or the same one after a restart."""
-    _, query, _ = await searched(desk.visitor("eve", []), person="ben")
+    query, page = await searched(eve, person=" ben ")
+    saved = await saved_by(eve, **query)
     async with world.client(four_eyes=True) as client, Desk.of(client) as other:
-        eve = other.visitor("eve", [])
-        known, unknown = await eve.get("/audit", **query), await eve.get("/audit", person="0" * 16)
+        colleague = other.visitor("eve", [])
+        elsewhere = await colleague.get("/audit", **query)
+        unknown = await colleague.get("/audit", person="0" * 16)
 
-    assert "only ben" in known.text
+    assert set(query) == {"person"}
+    assert not any("ben" in address for address in [query["person"], *page.page.links])
+    assert {(row["by"], row["proposed by"]) for row in saved} == {("ben", "ada")}
+    assert "only ben" in page.text
+    assert "only ben" in elsewhere.text
     assert unknown.status == 404
     assert "enter the name" in unknown.text
 
 
-async def test_lines_are_filtered_by_day(world: World, desk: Desk):
-    eve, today = desk.visitor("eve", []), world.time.utc().date()
+async def test_lines_are_filtered_by_day(world: World, eve: Visitor):
+    today = world.time.utc().date()
     days = [str(today.replace(day=today.day - number)) for number in (1, 0, -1)]
+    queries = [
+        *({"since": day, "until": day} for day in days),
+        {"since": days[1], "until": "no day"},
+        {"until": days[0]},
+    ]
 
-    found = [rows_of(await eve.get("/decisions.csv", since=day, until=day)) for day in days]
-    since = rows_of(await eve.get("/decisions.csv", since=days[1], until="no day"))
-    until = rows_of(await eve.get("/decisions.csv", until=days[0]))
+    found = [{row["key"] for row in await saved_by(eve, **query)} for query in queries]
 
-    assert [{row["key"] for row in rows} for rows in found] == [{RULE, "first"}, {"second"}, set()]
-    assert ({row["key"] for row in since}, {row["key"] for row in until}) == ({"second"}, {RULE, "first"})
+    assert found == [{RULE, "first"}, {"second"}, set(), {"second"}, {RULE, "first"}]
 
 
 async def test_audit_dates_are_days_in_the_banks_time_zone(world: World):
@@ -97,24 +101,22 @@ async def test_audit_dates_are_days_in_the_banks_time_zone(world: World):
         await ada.does("resolve", order_id="tx-abc")
         day = str(world.time.utc().astimezone(AUCKLAND).date())
 
-        assert len(rows_of(await ada.get("/decisions.csv", since=day, until=day))) == 1
+        assert len(await saved_by(ada, since=day, until=day)) == 1
 
 
-async def test_the_file_has_no_formula(desk: Desk):
-    rows = rows_of(await desk.visitor("eve", []).get("/decisions.csv"))
+async def test_the_file_has_no_formula(eve: Visitor):
+    rows = await saved_by(eve)
 
-    assert [
-        (row["key"], row["did"], row["by"], row["proposed by"], row["order id"]) for row in rows[-3:-1]
-    ] == [
+    columns = ("key", "did", "by", "proposed by", "order id")
+    assert [tuple(row[column] for column in columns) for row in rows[-3:-1]] == [
         ("first", "decided: the order exists", "ben", "ada", "tx-first"),
         ("first", "proposed: the order exists", "ada", "", "tx-first"),
     ]
     assert not any(cell.startswith("=") for row in rows for cell in row.values())
 
 
-async def test_a_long_audit_has_pages(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_audit_has_pages(eve: Visitor, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(audit_views, "PER_PAGE", 3)
-    eve = desk.visitor("eve", [])
 
     page, seen = await eve.get("/audit"), []
     while True:
@@ -129,25 +131,24 @@ async def test_a_long_audit_has_pages(desk: Desk, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_long_file_is_read_and_sent_in_parts(
-    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    world: World, eve: Visitor, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(audit_views, "PAGE", 2)
     monkeypatch.setattr(audit_views, "MAX_NAMES", 1)
-    asked: list[int] = []
+    complete, asked = world.journal.audit, []
 
     async def audit(scope: str, **wanted: Any) -> Any:
         asked.append(wanted["limit"])
-        return await world.journal.journal.audit(scope, **wanted)  # type: ignore[attr-defined] # optional
+        return await complete(scope, **wanted)
 
     monkeypatch.setattr(world.journal, "audit", audit)
-    rows = rows_of(await desk.visitor("eve", []).get("/decisions.csv"))
 
-    assert [row["key"] for row in rows] == ["second", "second", "first", "first", RULE]
+    assert [row["key"] for row in await saved_by(eve)] == ["second", "second", "first", "first", RULE]
     assert asked == [2, 2, 2]
 
 
 async def test_a_file_that_cannot_be_completed_is_not_taken_for_complete(
-    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, eve: Visitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(audit_views, "PAGE", 2)
     complete, calls = world.journal.audit, count()
@@ -160,7 +161,7 @@ async def test_a_file_that_cannot_be_completed_is_not_taken_for_complete(
     monkeypatch.setattr(world.journal, "audit", fails_later)
 
     with pytest.raises(ClientPayloadError):
-        await desk.visitor("eve", []).get("/decisions.csv")
+        await eve.get("/decisions.csv")
 
     assert "the desk could not send all of decisions.csv (JournalFailed)" in caplog.text
     assert "secret" not in caplog.text
@@ -173,13 +174,13 @@ async def test_each_line_has_the_amount_of_its_own_order(world: World):
         await world.in_doubt()
         world.time.pass_(600)
         await ada.does("refute")
-        pending = rows_of(await ada.get("/decisions.csv"))
+        pending = await saved_by(ada)
         await client.recover()
-        ended = rows_of(await ada.get("/decisions.csv"))
+        ended = await saved_by(ada)
         world.sandbox.faults.add(CloseAfterProcessing())
         await world.fails(OutcomeUnknown, other_order())
         await ada.does("note")
-        page, rows = await ada.get("/audit"), rows_of(await ada.get("/decisions.csv"))
+        page, rows = await ada.get("/audit"), await saved_by(ada)
 
     assert [(row["amount"], row["currency"]) for row in pending] == [("155025.00", "NGN")]
     assert [(row["amount"], row["currency"]) for row in ended] == [("", "")]
@@ -195,10 +196,10 @@ async def test_notes_and_look_ups_can_be_left_out(desk: Desk):
     await ada.does("note", key="first")
     await ada.does("parties", key="first")
 
-    path, query, page = await searched(ada, decisions="1")
-    saved = rows_of(await ada.get("/decisions.csv", **query))
+    query, page = await searched(ada, decisions="1")
+    saved = await saved_by(ada, **query)
 
-    assert (path, query) == ("/audit", {"decisions": "1"})
+    assert query == {"decisions": "1"}
     assert "only decisions and proposals" in page.text
     assert "a note was written" not in page.text
     assert {row["did"] for row in saved} == {
@@ -225,7 +226,7 @@ async def test_a_decision_that_nobody_proposed_is_not_shown_as_approved(world: W
         operators = client.operators
         await operators.propose("k", Decision.RESOLVE, order_id="tx-1", by="ada", reason="seen")
         await operators.resolve("k", order_id="tx-2", by="ben", reason="seen another")
-        rows = rows_of(await made.visitor("eve", []).get("/decisions.csv"))
+        rows = await saved_by(made.visitor("eve", []))
 
     assert [(row["by"], row["proposed by"], row["order id"]) for row in rows] == [
         ("ben", "", "tx-2"),

@@ -77,13 +77,3 @@ async def test_sign_in_headers_raised_by_who_reach_the_browser(world: World, err
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert "ada.eze" not in answer.html
     assert HEADERS.items() <= dict(headers).items()
-
-
-async def test_a_who_callback_that_returns_no_operator_fails_the_request(
-    world: World, caplog: pytest.LogCaptureFixture
-):
-    async with world.client() as client, Desk.of(client, who=lambda _: "ada") as made:
-        answer = await made.asked("GET", "/")
-
-    assert answer.status == 500
-    assert "the desk failed on GET" in caplog.text

@@ -3,18 +3,14 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from msgspec.structs import replace
 
-from tests.desk.visitor import SAME, Answer, Desk, Visitor, where_to
+from tests.desk.visitor import Answer, Desk, Visitor, corrupt
 from tests.support.bank import World
 from transfer_async import KeyState
 from transfer_async.desk import Role
-from transfer_async.journal import Unread
 from transfer_async.journal.operator_transitions import Propose
-from transfer_async.journal.transitions import Move
 
 KEYS = ("payment-1", "payment-2", "payment-3")
-FORM = {**SAME, "Content-Type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture
@@ -33,32 +29,35 @@ def ada(desk: Desk) -> Visitor:
 
 async def selected(visitor: Visitor, *keys: str, **more: str) -> Answer:
     fields = [*(("key", key) for key in keys), *more.items()]
-    return await visitor.post("/select", fields)  # type: ignore[arg-type] # a name may be repeated
+    return await visitor.post("/select", fields)
+
+
+def values_of(page: Answer, field: str) -> list[str | None]:
+    """Return the values of all inputs with this name."""
+    return [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == field]
 
 
 def row(page: Answer, key: str, order_id: str) -> list[tuple[str, str]]:
     """Return the form fields of one key, with the page's form token."""
-    stamps = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "stamp"]
-    keys = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "key"]
-    return [("key", key), ("stamp", stamps[keys.index(key)] or ""), ("order_id", order_id)]
+    stamp = values_of(page, "stamp")[values_of(page, "key").index(key)] or ""
+    return [("key", key), ("stamp", stamp), ("order_id", order_id)]
 
 
 async def proposed(visitor: Visitor, page: Answer, reason: str = "in the export", **ids: str) -> Answer:
     fields = [("reason", reason)]
     for number, order_id in ids.items():
         fields += row(page, f"payment-{number[1:]}", order_id)
-    return await visitor.post("/propose", fields)  # type: ignore[arg-type] # a name may be repeated
+    return await visitor.post("/propose", fields)
 
 
-async def test_the_selected_keys_are_proposed_with_one_reason_and_nothing_is_decided(
-    world: World, ada: Visitor
+async def test_the_selected_keys_are_proposed_with_one_reason_and_approved_one_by_one(
+    world: World, desk: Desk, ada: Visitor
 ):
     listed = await ada.get()
     assert all(f'value="{key}" form="bulk"' in listed.html for key in KEYS)
 
     page = await selected(ada, *KEYS)
-    path, query = where_to(await proposed(ada, page, k1="tx-1", k2="tx-2", k3=""))
-    mine = await ada.get(path, **query)
+    mine = await ada.follows(await proposed(ada, page, k1="tx-1", k2="tx-2", k3=""))
 
     assert [(await world.entry(key)).state for key in KEYS] == [KeyState.IN_DOUBT] * 3
     made = [(await world.entry(key)).proposal for key in KEYS]
@@ -71,16 +70,9 @@ async def test_the_selected_keys_are_proposed_with_one_reason_and_nothing_is_dec
     assert "by ada: the order exists tx-1, 0 s ago" in mine.text
     assert 'form="bulk"' not in mine.html  # a key with a proposal cannot be selected
     assert "select" not in mine.page.forms
-
-
-async def test_each_proposal_is_approved_by_itself_and_not_by_its_proposer(
-    world: World, desk: Desk, ada: Visitor
-):
-    await proposed(ada, await selected(ada, *KEYS), k1="tx-1", k2="tx-2")
-
     assert "approve" not in (await ada.key("payment-1")).page.forms
-    await desk.visitor("ben", [Role.APPROVE]).does("approve", key="payment-2")
 
+    await desk.visitor("ben", [Role.APPROVE]).does("approve", key="payment-2")
     states = [(await world.entry(key)).state for key in KEYS]
     assert states == [KeyState.IN_DOUBT, KeyState.CREATED, KeyState.IN_DOUBT]
 
@@ -118,12 +110,8 @@ async def test_two_people_propose_for_the_same_key_at_once_and_one_does(
     """Both pages are up to date when they are sent; the journal accepts only one proposal."""
     ben = desk.visitor("ben", [Role.CHANGE])
     page, other = await selected(ada, "payment-1"), await selected(ben, "payment-1")
+    world.meanwhile(Propose, lambda: proposed(ben, other, k1="tx-2"))
 
-    async def meanwhile(_: Move) -> None:
-        world.journal.before.clear()
-        assert (await proposed(ben, other, k1="tx-2")).status == 303
-
-    world.journal.before[Propose] = meanwhile
     answer = await proposed(ada, page, k1="tx-1")
 
     assert answer.status == 422
@@ -131,10 +119,8 @@ async def test_two_people_propose_for_the_same_key_at_once_and_one_does(
     made = (await world.entry("payment-1")).proposal
     assert made is not None
     assert (made.by, made.order_id) == ("ben", "tx-2")
-    moves = [
-        (step.move, step.by) for step in await world.journal.history(world.scope, "payment-1") if step.by
-    ]
-    assert moves == [("propose", "ben")]
+    steps = await world.journal.history(world.scope, "payment-1")
+    assert [(step.move, step.by) for step in steps if step.by] == [("propose", "ben")]
 
 
 async def test_an_id_for_two_keys_or_a_missing_reason_is_refused_at_its_field(world: World, ada: Visitor):
@@ -160,13 +146,11 @@ async def test_a_journal_that_fails_is_reported_for_each_key(world: World, ada: 
 
 
 async def test_an_empty_oversized_or_forged_bulk_selection_is_refused(ada: Visitor):
-    nothing = await selected(ada)
-    unknown = await selected(ada, "nobody knows it")
+    for nothing in (await selected(ada), await selected(ada, "nobody knows it")):
+        assert "No key is selected" in nothing.text
     many = await selected(ada, *(f"k{number}" for number in range(51)))
     uneven = await ada.post("/propose", {"key": "payment-1", "reason": "seen"})
 
-    assert "No key is selected" in nothing.text
-    assert "No key is selected" in unknown.text
     assert (many.status, uneven.status) == (400, 400)
 
 
@@ -190,12 +174,8 @@ async def test_without_dual_control_proposals_wait_for_another_person_too(world:
 async def test_an_encrypted_record_without_its_key_is_left_out_of_a_bulk_proposal(
     world: World, ada: Visitor, is_sealed: bool
 ):
-    unread = Unread(why="SealFailed", kept="{", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
-    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
-    place = (world.scope, "payment-1")
-    entries[place] = replace(entries[place], intent=None, unread=unread)
+    corrupt(world, "payment-1", hooks=(), is_sealed=is_sealed)
 
     page = await selected(ada, *KEYS)
 
-    keys = [tag["value"] for name, tag in page.page.tags if name == "input" and tag.get("name") == "key"]
-    assert keys == list(KEYS[1:] if is_sealed else KEYS)
+    assert values_of(page, "key") == list(KEYS[1:] if is_sealed else KEYS)

@@ -4,15 +4,13 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 import transfer_async
-from tests.desk.visitor import EVERY_ROLE, Desk, where_to
+from tests.desk.visitor import EVERY_ROLE, Desk, Visitor, change_record, where_to
 from tests.support.bank import World
 from transfer_async.desk import Operator
-from transfer_async.journal import Suspect
 from transfer_async.testing.journal_contract import journal_moves
 
 HOSTILE = [
@@ -30,35 +28,31 @@ HOSTILE = [
 ]
 
 
-def suspicion(order_id: str, text: str) -> Suspect:
-    return msgspec.structs.replace(journal_moves.suspect(order_id, reason=text), by=text)
-
-
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12])
 async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: str):
     world.bank.reference = hostile
-    hooks = [world.bank.step("check")]
-    await world.in_doubt(hostile, hooks=[*hooks, world.bank.hold])
-    await world.move(suspicion("tx-abc", hostile), hostile)
+    await world.in_doubt(hostile, hooks=[world.bank.step("check"), world.bank.hold])
+    await world.move(replace(journal_moves.suspect("tx-abc", reason=hostile), by=hostile), hostile)
     world.time.pass_(600)
     link = "https://office.bank.example/?of={key}"
     async with world.client() as client, Desk.of(client, link=link) as made:
         eve = made.visitor("eve")
         made.operators["eve"] = Operator(hostile, EVERY_ROLE)
+        key = await eve.key(hostile)
+        review = await eve.post("/refute", {**key.page.forms["refute"], "reason": hostile})
         pages = [
+            key,
+            review,
             await eve.get(),
-            await eve.key(hostile),
+            await eve.get(wall="1"),
             await eve.post("/find", {"text": hostile[:5]}),
             await eve.does("resolve", key=hostile, order_id=hostile, reason=hostile),
             await eve.does("parties", key=hostile, reason=hostile),
-            await eve.get(wall="1"),
+            await eve.post("/refute", {**review.page.forms["refute"], "typed": f"{hostile}?"}),
         ]
-        review = await eve.post("/refute", {**pages[1].page.forms["refute"], "reason": hostile})
-        wrong = {**review.page.forms["refute"], "typed": f"{hostile}?"}
-        pages += [review, await eve.post("/refute", wrong)]
-        gone_on = await eve.does("resolve", key=hostile, order_id="tx-abc", reason=hostile)
-        outdated = await eve.post("/resolve", {**pages[1].page.forms["resolve"], "reason": hostile})
-        pages += [await eve.key(hostile), outdated]
+        resolved = await eve.does("resolve", key=hostile, order_id="tx-abc", reason=hostile)
+        pages.append(await eve.key(hostile))
+        pages.append(await eve.post("/resolve", {**key.page.forms["resolve"], "reason": hostile}))
 
     for answer in pages:
         assert answer.status in (200, 303, 409, 422)
@@ -68,8 +62,8 @@ async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: st
         for _, attributes in answer.page.tags:
             assert not any(name.startswith("on") for name in attributes)
             assert not (attributes.get("href") or "").startswith(("javascript:", ".."))
-    assert hostile in pages[1].page.text or " ".join(hostile.split()) in pages[1].page.text
-    assert where_to(gone_on) == ("/key", {"key": hostile, "done": "resolved"})
+    assert " ".join(hostile.split()) in key.text
+    assert where_to(resolved) == ("/key", {"key": hostile, "done": "resolved"})
 
 
 TURNING = "\u202e71\u2066-\u05e9\u05dc\u05d5\u05dd\u0000\u001b[2J\u200b\u3164 7"
@@ -94,26 +88,22 @@ class Inline(HTMLParser):
         self.outside += "" if self._depth else data
 
 
-async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World, desk: Desk):
+async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World, ada: Visitor):
     """Without this, an operator releases another amount than the one shown."""
     world.bank.reference = TURNING
     await world.in_doubt()
     await world.in_doubt("held", held="bank " + TURNING.replace("\0\x1b", ""))
-    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
-    place = world.scope, "k"
-    entries[place] = replace(entries[place], candidates=(f"tx-{TURNING}", f"tx-2{TURNING}"))
-    await world.move(suspicion(f"tx-{TURNING}", TURNING))
+    change_record(world, candidates=(f"tx-{TURNING}", f"tx-2{TURNING}"))
+    await world.move(replace(journal_moves.suspect(f"tx-{TURNING}", reason=TURNING), by=TURNING))
     world.time.pass_(600)
-    ada = desk.visitor()
 
+    key = await ada.key()
+    typed = {**key.page.forms["refute"], "reason": TURNING.replace("\0\x1b", "")}
     pages = [
+        key,
         await ada.get(),
-        await ada.key(),
         await ada.key("held"),
         await ada.does("resolve", order_id=TURNING),
-    ]
-    typed = {**pages[1].page.forms["refute"], "reason": TURNING.replace("\0\x1b", "")}
-    pages += [
         await ada.post("/refute", typed | {"reason": "a \u05e9 b"}),
         await ada.post("/resolve", typed | {"stamp": ""}),
     ]
@@ -122,17 +112,16 @@ async def test_bidirectional_text_cannot_reverse_an_adjacent_amount(world: World
         shown = re.sub(r' value="[^"]*"', "", answer.html)  # a field contains and isolates the typed text
         assert all(one.isprintable() or one == "\n" for one in shown)
         assert "\u05e9" not in Inline(answer.html).outside
-    assert "[U+202E]71[U+2066]-\u05e9\u05dc\u05d5\u05dd[U+0000][U+001B][2J[U+200B][U+3164] 7" in pages[1].text
-    assert "of 155,025.00 NGN, at the next recovery" in Inline(pages[1].html).outside
+    assert "[U+202E]71[U+2066]-\u05e9\u05dc\u05d5\u05dd[U+0000][U+001B][2J[U+200B][U+3164] 7" in key.text
+    assert "of 155,025.00 NGN, at the next recovery" in Inline(key.html).outside
 
 
-async def test_a_link_leads_to_exactly_its_key(world: World, desk: Desk):
+async def test_a_link_leads_to_exactly_its_key(world: World, ada: Visitor):
     for key in HOSTILE:
         await world.in_doubt(key)
-    eve = desk.visitor("eve")
 
-    links = [link for link in (await eve.get()).page.links if link.startswith("key?")]
-    shown = [(await eve.get(f"/{link}")).page.forms["resolve"]["key"] for link in links]
+    links = [link for link in (await ada.get()).page.links if link.startswith("key?")]
+    shown = [(await ada.get(f"/{link}")).page.forms["resolve"]["key"] for link in links]
 
     assert sorted(shown) == sorted(HOSTILE)
 

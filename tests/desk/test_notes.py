@@ -2,19 +2,27 @@
 
 import pytest
 
-from tests.desk.visitor import Desk, where_to
+from tests.desk.visitor import Desk, Visitor
 from tests.support.bank import World
 from transfer_async import KeyState
 from transfer_async._models.requests import LONGEST_REFERENCE
 from transfer_async.desk import Role
 
 
-async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk: Desk):
-    ada, ben = desk.visitor("ada", [Role.CHANGE]), desk.visitor("ben", [Role.APPROVE])
+@pytest.fixture
+def ada(desk: Desk) -> Visitor:
+    return desk.visitor("ada", [Role.CHANGE])
+
+
+@pytest.fixture
+def ben(desk: Desk) -> Visitor:
+    return desk.visitor("ben", [Role.APPROVE])
+
+
+async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, ada: Visitor, ben: Visitor):
     before, page = await doubted.entry(), (await ben.key()).page
 
-    path, query = where_to(await ada.does("note", reason="the service calls back at four"))
-    done = await ada.get(path, **query)
+    done = await ada.follows(await ada.does("note", reason="the service calls back at four"))
     after = await doubted.entry()
 
     assert "Saved: your note is in the history." in done.text
@@ -23,8 +31,7 @@ async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk
     assert (await ben.sends(page, "note", reason="thanks")).status == 303  # ben's page is still up to date
 
 
-async def test_the_latest_note_stands_above_the_actions(doubted: World, desk: Desk):
-    ada = desk.visitor("ada", [Role.CHANGE])
+async def test_the_latest_note_stands_above_the_actions(doubted: World, ada: Visitor):
     assert "Latest note" not in (await ada.key()).text
     await ada.does("note", reason="called the service")
     await ada.does("note", reason="it answers at four")
@@ -37,24 +44,22 @@ async def test_the_latest_note_stands_above_the_actions(doubted: World, desk: De
     assert page.rindex("it answers at four") < page.index("called the service")
 
 
-async def test_a_note_leaves_a_proposal_and_its_approval_valid(world: World):
-    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
-        await world.in_doubt()
-        ada, ben = made.visitor("ada", [Role.CHANGE]), made.visitor("ben", [Role.APPROVE])
-        await ada.does("resolve", order_id="tx-abc")
-        page = (await ben.key()).page
-        await ada.does("note", reason="see the statement of May")
-        await ada.does("watch")
+async def test_a_note_leaves_a_proposal_and_its_approval_valid(
+    doubted: World, desk: Desk, ada: Visitor, ben: Visitor
+):
+    await desk.operators_side.demand_four_eyes(by="zoe", reason="rule 12")
+    await ada.does("resolve", order_id="tx-abc")
+    page = (await ben.key()).page
+    await ada.does("note", reason="see the statement of May")
+    await ada.does("watch")
 
-        path, query = where_to(await ben.sends(page, "approve", reason="asked, too"))
-        done = await ben.get(path, **query)
+    done = await ben.follows(await ben.sends(page, "approve", reason="asked, too"))
 
     assert "Approved: the decision is recorded." in done.text
-    assert (await world.entry()).order_id == "tx-abc"
+    assert (await doubted.entry()).order_id == "tx-abc"
 
 
-async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, desk: Desk):
-    ada = desk.visitor("ada", [Role.CHANGE])
+async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, ada: Visitor):
     before = await doubted.told()
 
     empty, broken = await ada.does("note", reason=" "), await ada.does("note", reason="one\u2028two")
@@ -72,12 +77,12 @@ async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, des
     assert await doubted.told() == before
 
 
-async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted: World, desk: Desk):
-    ada, ben = desk.visitor("ada", [Role.CHANGE]), desk.visitor("ben", [Role.APPROVE])
-
+async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(
+    doubted: World, desk: Desk, ada: Visitor, ben: Visitor
+):
     await ada.does("watch")
     doubted.time.pass_(125)
-    listed, page = await ben.get(), await ben.key()
+    listed, page = await ben.get(), await desk.visitor("eve", [Role.PARTIES]).key()
     await ben.does("watch")
     replaced = await ada.key()
     await ben.does("unwatch")
@@ -85,6 +90,7 @@ async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted
 
     assert "ada is looking at it, for 2 min 5 s" in listed.text
     assert "Looking at it ada, for 2 min 5 s" in page.text
+    assert set(page.page.forms) == {"find", "parties"}
     assert "Looking at it ben, for 0 s" in replaced.text
     assert "watch" in replaced.page.forms
     assert "is looking at it" not in ended.text
@@ -92,22 +98,11 @@ async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted
     assert steps[-3:] == ["watch", "watch", "unwatch"]
 
 
-async def test_changing_a_key_clears_who_is_looking_at_it(world: World):
+async def test_changing_a_key_clears_who_is_looking_at_it(doubted: World, desk: Desk, ada: Visitor):
     """Those who were looking at the key have not seen the change."""
-    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
-        await world.in_doubt()
-        ada = made.visitor("ada", [Role.CHANGE])
-        await ada.does("watch")
-        await ada.does("resolve", order_id="tx-abc")
+    await desk.operators_side.demand_four_eyes(by="zoe", reason="rule 12")
+    await ada.does("watch")
+    await ada.does("resolve", order_id="tx-abc")
 
-        assert "is looking at it" not in (await ada.get()).text
-        assert "Looking at it nobody" in (await ada.key()).text
-
-
-async def test_a_reader_sees_who_is_looking_and_has_no_form_for_it(doubted: World, desk: Desk):
-    await desk.visitor("ada", [Role.CHANGE]).does("watch")
-
-    page = await desk.visitor("eve", [Role.PARTIES]).key()
-
-    assert "Looking at it ada" in page.text
-    assert set(page.page.forms) == {"find", "parties"}
+    assert "is looking at it" not in (await ada.get()).text
+    assert "Looking at it nobody" in (await ada.key()).text

@@ -10,10 +10,13 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import define, field
+from msgspec.structs import replace
 
+from tests.support.bank import World
 from tests.support.pages import Page
 from transfer_async import TransferClient
 from transfer_async.desk import Operator, Role, desk
+from transfer_async.journal import Unread
 
 MOUNT = "/bank/desk"
 SAME = {"Sec-Fetch-Site": "same-origin"}
@@ -49,7 +52,8 @@ class Visitor:
     async def key(self, key: str = "k", **query: str) -> Answer:
         return await self.get("/key", key=key, **query)
 
-    async def post(self, path: str, fields: Mapping[str, str], headers: Any = SAME) -> Answer:
+    async def post(self, path: str, fields: Any, headers: Any = SAME) -> Answer:
+        """Send fields: a mapping, or pairs if a name is repeated."""
         return await self.desk.asked("POST", path, who=self.name, data=fields, headers=headers)
 
     async def sends(self, page: Page, form: str, *, headers: Any = SAME, **fields: str) -> Answer:
@@ -64,6 +68,11 @@ class Visitor:
         """Open the page of a key and send one of its forms."""
         return await self.sends((await self.key(key)).page, form, **{"reason": "seen", **fields})
 
+    async def follows(self, answer: Answer) -> Answer:
+        """Return the page to which a response redirects."""
+        path, query = where_to(answer, every=True)
+        return await self.get(path, **query)
+
 
 class Desk:
     """A desk that is being served."""
@@ -71,7 +80,7 @@ class Desk:
     def __init__(self, http: TestClient[Any, Any]) -> None:
         self.http = http
         self.operators: dict[str, Operator] = {}
-        self.operators_side: Any = None
+        self.operators_side: Any = None  # the Operators of the client
         self.base = str(http.make_url(MOUNT))
 
     @classmethod
@@ -83,7 +92,7 @@ class Desk:
         app.add_subapp(MOUNT, desk(client, **settings))
         async with TestClient(TestServer(app)) as http:
             made = cls(http)
-            made.operators = known
+            made.operators, made.operators_side = known, client.operators
             yield made
 
     def visitor(self, name: str = "ada", roles: Any = EVERY_ROLE) -> Visitor:
@@ -110,3 +119,15 @@ def where_to(answer: Answer, *, every: bool = False) -> tuple[str, dict[str, Any
     return parts.path.removeprefix(MOUNT), {
         name: value if every else value[0] for name, value in query.items()
     }
+
+
+def change_record(world: World, key: str = "k", **changes: Any) -> None:
+    """Change a record of a journal in memory, as a faulty store or another version may."""
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    entries[world.scope, key] = replace(entries[world.scope, key], **changes)
+
+
+def corrupt(world: World, key: str = "k", **unread: Any) -> None:
+    """Make a record of a journal in memory unreadable, with the hook that it may have left."""
+    words = {"why": "DecodeError", "kept": "{", "hooks": ("funds_hold",), "earlier_hooks": (), **unread}
+    change_record(world, key, intent=None, unread=Unread(**words))

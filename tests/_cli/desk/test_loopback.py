@@ -17,6 +17,7 @@ from yarl import URL
 
 from tests.desk.visitor import SAME
 from tests.support.bank import World
+from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async import Operators, SQLiteJournal
@@ -56,23 +57,15 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     lines: asyncio.Queue[str] = asyncio.Queue()
     async with Sandbox() as sandbox:
         world = World(sandbox)
-        world.journal.journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
+        clock = world.time.clock
+        world.journal.journal = SQLiteJournal(tmp_path / "journal.db", clock=clock)
         await world.in_doubt("payment-1")
         world.time.pass_(600)
-        journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
-        operators = Operators(journal, world.scope, clock=world.time.clock)
-        operator = Operator("ada", [Role.CHANGE])
-        style = PageStyle(label="live", colour="#8a0000")
+        journal = SQLiteJournal(tmp_path / "journal.db", clock=clock)
+        operators, operator = Operators(journal, world.scope, clock=clock), Operator("ada", [Role.CHANGE])
+        say, style = lines.put_nowait, PageStyle(label="live", colour="#8a0000")
         serving = asyncio.create_task(
-            servers.serve_desk(
-                operators,
-                journal,
-                operator,
-                port=0,
-                say=lines.put_nowait,
-                style=style,
-                clock=world.time.clock,
-            )
+            servers.serve_desk(operators, journal, operator, port=0, say=say, style=style, clock=clock)
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
             made = Served(http, lines, world)
@@ -101,16 +94,12 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
 
 
 async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
-    """Browsers send cookies to every port, so another local server could use the cookie to decide
-    payments.
-    """
+    """Browsers send cookies to every port, so another local server could use the cookie."""
     _, _, cookie = await served.get(served.address)
     (morsel,) = SimpleCookie(cookie).values()
 
-    assert morsel["httponly"] is True
-    assert morsel["samesite"] == "Strict"
+    assert (morsel["httponly"], morsel["samesite"], morsel["domain"]) == (True, "Strict", "")
     assert re.fullmatch(r"/[\w-]{43}", morsel["path"])
-    assert morsel["domain"] == ""
     assert morsel.value not in served.address
     assert morsel["path"] not in served.address
 
@@ -164,41 +153,28 @@ async def test_a_decision_is_recorded_in_the_journal(served: Served):
     assert (await served.world.entry("payment-1")).order_id == "tx-abc"
 
 
-async def new_address(served: Served) -> str:
-    """Return the address that the command prints when a session has ended."""
-    served.address = await served.lines.get()
-    return served.address
-
-
 async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(served: Served):
     desk = await served.enters()
-    page = Page((await served.get(desk))[1])
-    assert "sign-out" in page.forms
+    assert "sign-out" in Page((await served.get(desk))[1]).forms
     async with served.http.post(f"{desk}sign-out", headers=SAME) as answer:
         status, text = answer.status, await answer.text()
-
     outside = await served.get(desk)
-    said = await served.lines.get()
-    again = await served.get(await served.enters()) if await new_address(served) else None
 
     assert (status, outside[0]) == (200, 403)
     assert "Signed out. The terminal that runs the desk command shows a new address." in text
     assert "payment-1" not in text + outside[1]
-    assert said == "signed out; this address works once, in one browser:"
-    assert again is not None
-    assert again[0] == 200
+    assert await served.lines.get() == "signed out; this address works once, in one browser:"
+    served.address = await served.lines.get()
+    assert (await served.get(await served.enters()))[0] == 200
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_no_other_page_signs_the_operator_out(served: Served, method: str):
+async def test_no_other_page_signs_the_operator_out(served: Served):
     desk = await served.enters()
-    statuses = set()
-    for headers in ELSEWHERE if method == "POST" else [SAME]:
+    for method, headers, status in [("GET", SAME, 405), *(("POST", headers, 403) for headers in ELSEWHERE)]:
         given = {name: value.format(host=URL(desk).authority) for name, value in headers.items()}
         async with served.http.request(method, f"{desk}sign-out", headers=given) as answer:
-            statuses.add(answer.status)
+            assert (answer.status, given) == (status, given)
 
-    assert statuses == {403 if method == "POST" else 405}
     assert (await served.get(desk))[0] == 200
 
 
@@ -210,13 +186,13 @@ async def test_an_idle_browser_is_signed_out(served: Served):
         used.append((await served.get(desk))[0])
     pass_(servers.IDLE_TIMEOUT)
     ended, after = await served.get(desk), await served.get(desk)
-    said = await served.lines.get()
-    await new_address(served)
 
     assert (used, ended[0], after[0]) == ([200, 200, 200], 401, 403)
     assert "Signed out after 30 minutes of inactivity." in ended[1]
     assert "payment-1" not in ended[1] + after[1]
-    assert said == "signed out after 30 minutes of inactivity; this address works once, in one browser:"
+    said = "signed out after 30 minutes of inactivity; this address works once, in one browser:"
+    assert await served.lines.get() == said
+    served.address = await served.lines.get()
     assert (await served.get(await served.enters()))[0] == 200
 
 
@@ -233,45 +209,31 @@ async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served: S
     assert len(said) == 2
 
 
-async def test_an_unusable_journal_is_reported_at_once(tmp_path: Path):
-    path = tmp_path / "other.db"
-    await asyncio.to_thread(path.write_text, "no journal")
-    result = await asked("desk", "--journal", path, "--scope", "live", "--by", "ada", code=1)
-
-    assert result.stdout == ""
-    assert result.stderr.startswith("desk: ")
-    assert result.stderr.count("\n") == 1
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
+@each(
+    ("words", "code", "told"),
     [
-        (
-            ["--journal", "nowhere.db", "--scope", "live"],
-            "desk: --journal: the file nowhere.db does not exist",
-        ),
-        (["--journal", "{path}"], "desk: --scope, --base-url or TRANSFER_BASE_URL is required"),
-        (["--journal", "{path}", "--scope", "live", "--may", "everything"], "desk: roles: must be among"),
-        (
-            ["--journal", "{path}", "--scope", "live", "--by", "two\nlines"],
-            "desk: name: must be a non-empty line",
-        ),
-        (["--journal", "{path}", "--scope", "live", "--settle-after", "-1"], "desk: settle_after: "),
+        ("--journal nowhere.db --scope live", 2, "--journal: the file nowhere.db does not exist"),
+        ("--journal {path}", 2, "--scope, --base-url or TRANSFER_BASE_URL is required"),
+        ("--journal {path} --scope live --may everything", 2, "roles: must be among"),
+        ("--journal {path} --scope live --by two\nlines", 2, "name: must be a non-empty line"),
+        ("--journal {path} --scope live --settle-after -1", 2, "settle_after: "),
+        ("--journal {path} --scope live --by ada", 1, ""),  # the file is no journal
     ],
 )
 async def test_wrong_usage_is_reported_in_one_line(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("TRANSFER_BASE_URL", raising=False)
     path = tmp_path / "journal.db"
-    await asyncio.to_thread(path.touch)
+    await asyncio.to_thread(path.write_text, "no journal")
 
-    result = await asked("desk", *(word.format(path=path) for word in words), code=2)
+    result = await asked("desk", *(word.format(path=path) for word in words.split(" ")), code=code)
 
-    assert result.stderr.startswith(told)
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"desk: {told}")
     assert result.stderr.count("\n") == 1
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from tests._cli.journal.terminal import ADA, BEN, asked, corrupt_intents, told
-from tests.support.bank import NOON, World
+from tests.support.bank import NOON, World, owed_hooks
 from tests.support.cases import each
 from transfer_async import CauseKind, JournalFailed, KeyState, UnreadableOrder
 from transfer_async._models.errors import Cause
@@ -36,17 +38,6 @@ async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(dou
     assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-seen")
     intent = {"intent_id": entry.intent_id}
     assert as_json == {"key": "doubt", "state": "created", "order_id": "tx-seen"} | intent
-
-
-async def test_refute_reports_the_hold_that_the_next_recovery_releases(doubted: World):
-    result = await asked(*REFUTE, "--yes")
-
-    entry = await doubted.entry("doubt")
-    (undo,) = entry.pending_undos
-    assert result.stdout.startswith(
-        f"doubt: free; the next recovery releases {undo.receipt} of 155,025.00 NGN. If the same message"
-    )
-    assert (entry.state, undo.hook) == (KeyState.FREE, "funds_hold")
 
 
 @pytest.mark.usefixtures("somebody")
@@ -101,15 +92,15 @@ async def test_no_release_is_announced_for_a_corrupt_record(doubted: World):
         assert "release" not in result.stderr
 
 
-async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
-    await world.in_doubt()
-    await asked("resolve", "k", "--order-id", "tx-wrong", *ADA)
-    right = await asked("amend", "k", "--order-id", "tx-right", *BEN)
-    back = await asked("amend", "k", "--in-doubt", *BEN)
-    shown = await told("show", "k")
+async def test_a_wrong_id_is_corrected_and_withdrawn(doubted: World):
+    await asked("resolve", "doubt", "--order-id", "tx-wrong", *ADA)
+    right = await asked("amend", "doubt", "--order-id", "tx-right", *BEN)
+    back = await asked("amend", "doubt", "--in-doubt", *BEN)
+    shown = await told("show", "doubt")
 
-    assert right.stdout == "k: created; its order is tx-right\n"
-    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute the order\n"
+    assert right.stdout == "doubt: created; its order is tx-right\n"
+    find_out = "find out whether its order exists, then resolve or refute the order"
+    assert back.stdout == f"doubt: in doubt; {find_out}\n"
     assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
     assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
         ("resolve", "tx-wrong"),
@@ -139,11 +130,14 @@ async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, 
     [("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT), ("y\n", 0, KeyState.FREE)],
 )
 async def test_refute_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
+    (receipt,) = (await doubted.entry("doubt")).receipts.values()
     result = await asked(*REFUTE, answers=answer, code=code)
 
-    (receipt,) = (await doubted.entry("doubt")).receipts.values() or ["-"]
     assert f"doubt: this releases {receipt} of 155,025.00 NGN, at the next recovery, and" in result.stderr
-    assert (await doubted.entry("doubt")).state is state
+    entry = await doubted.entry("doubt")
+    assert (entry.state, owed_hooks(entry)) == (state, ["funds_hold"] if code == 0 else [])
+    released = f"doubt: free; the next recovery releases {receipt} of 155,025.00 NGN. If the same message"
+    assert (released in result.stdout) is (code == 0)
 
 
 async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: World):
@@ -186,31 +180,40 @@ async def test_a_usage_error_leaves_the_doubt(doubted: World, words: list[str], 
     assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_a_created_key_cannot_be_resolved(world: World):
-    order_id = (await world.create(key="created")).id
-    result = await asked("resolve", "created", "--order-id", "tx-seen", *ADA, code=1)
-
-    assert result.stderr == f"journal: key: must be in doubt; it is created ({order_id})\n"
-
-
-@each("command", [["resolve", "--order-id", "tx-1"], ["refute"], ["amend", "--in-doubt"]])
-async def test_an_unknown_key_is_reported_before_any_question(world: World, command: list[str]):
+@each(
+    ("words", "why"),
+    [
+        (["resolve", "created", "--order-id", "tx-seen", *ADA], "must be in doubt; it is created ("),
+        (["resolve", "never", "--order-id", "tx-1"], "has no record in this scope\n"),
+        (["refute", "never"], "has no record in this scope\n"),
+        (["amend", "never", "--in-doubt"], "has no record in this scope\n"),
+        (["show", "never"], "has no record in this scope\n"),
+        (["note", "never", "seen", "--by", "ada"], "has no record in this scope\n"),
+    ],
+)
+async def test_an_unknown_or_created_key_is_reported_before_any_question(
+    world: World, words: list[str], why: str
+):
     await world.create(key="created")
-    name, *options = command
-    result = await asked(name, "never", *options, code=1)
+    result = await asked(*words, code=1)
 
-    assert result.stderr == "journal: key: has no record in this scope\n"
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+    assert result.stderr.startswith(f"journal: key: {why}")
 
 
 # --- the person and the reason -------------------------------------------------------------------
 
 
-async def test_the_login_name_is_recorded_by_default(doubted: World, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("somebody")
+async def test_the_login_name_is_recorded_and_a_missing_reason_is_asked_for(
+    doubted: World, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("getpass.getuser", lambda: "grace")
-    await asked(*SEEN, "--reason", "seen")
+    result = await asked(*SEEN, answers="a letter\n")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
 
-    assert last.by == "grace"
+    assert "Your evidence" in result.stderr
+    assert (last.by, last.reason) == ("grace", "a letter")
 
 
 async def test_by_is_required_without_a_login_name(doubted: World, monkeypatch: pytest.MonkeyPatch):
@@ -222,76 +225,64 @@ async def test_by_is_required_without_a_login_name(doubted: World, monkeypatch: 
     assert (await asked(*SEEN, "--reason", "seen", code=2)).stderr.startswith("journal: --by is required: ")
 
 
-@pytest.mark.usefixtures("somebody")
-async def test_a_missing_reason_is_asked_for(doubted: World):
-    result = await asked(*SEEN, "--by", "ada", answers="a letter\n")
-    *_, last = await doubted.journal.history(doubted.scope, "doubt")
+def while_deciding(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Do some work while a person decides: after the key was read, and before the decision is written."""
+    loop = asyncio.get_running_loop()
 
-    assert "Your evidence" in result.stderr
-    assert last.reason == "a letter"
+    def login() -> str:
+        asyncio.run_coroutine_threadsafe(work(), loop).result()
+        return "grace"
+
+    monkeypatch.setattr("getpass.getuser", login)
 
 
 @pytest.mark.parametrize(
     "command", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"], ["propose", "refute"]]
 )
 async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
-    command: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+    command: list[str], doubted: World, monkeypatch: pytest.MonkeyPatch
 ):
     """While a person decides, the key is refuted, sent again, and in doubt about the new order."""
-    loop = asyncio.get_running_loop()
 
     async def another_doubt() -> None:
-        await world.refute("doubt")
-        await world.recover()
-        await world.in_doubt("doubt")
+        await doubted.refute("doubt")
+        await doubted.recover()
+        await doubted.in_doubt("doubt")
 
-    def meanwhile() -> str:
-        asyncio.run_coroutine_threadsafe(another_doubt(), loop).result()
-        return "grace"
-
-    monkeypatch.setattr("getpass.getuser", meanwhile)
-    await world.in_doubt("doubt")
+    while_deciding(monkeypatch, another_doubt)
     name, *options = command
     result = await asked(name, "doubt", *options, "--reason", "seen", code=1)
 
     assert "has changed" in result.stderr
-    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
+    assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
 
 
 async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    doubted: World, monkeypatch: pytest.MonkeyPatch
 ):
-    loop = asyncio.get_running_loop()
-    desk = operators.Operators(world.journal, world.scope, clock=world.time.clock)
-
-    def meanwhile() -> str:
-        amended = desk.amend("doubt", order_id="tx-right", by="ben", reason="on the statement")
-        asyncio.run_coroutine_threadsafe(amended, loop).result()
-        return "grace"
-
-    monkeypatch.setattr("getpass.getuser", meanwhile)
-    await world.in_doubt("doubt")
-    await world.resolve("tx-wrong", "doubt")
+    desk = operators.Operators(doubted.journal, doubted.scope, clock=doubted.time.clock)
+    await doubted.resolve("tx-wrong", "doubt")
+    while_deciding(
+        monkeypatch, lambda: desk.amend("doubt", order_id="tx-right", by="ben", reason="on the statement")
+    )
     result = await asked("amend", "doubt", "--in-doubt", "--reason", "seen", code=1)
 
     assert "has changed" in result.stderr
-    assert (await world.entry("doubt")).order_id == "tx-right"
+    assert (await doubted.entry("doubt")).order_id == "tx-right"
 
 
 # --- the candidate order -------------------------------------------------------------------------
 
 
 async def test_the_order_id_of_an_unreadable_response_is_offered(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, request: pytest.FixtureRequest
 ):
     """Without this, a person must search for the order at the service, although its id was received."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-    doubt = await world.fails(UnreadableOrder, key="doubt")
-    order_id = doubt.order_id
+    order_id = (await world.fails(UnreadableOrder, key="doubt")).order_id
     shown = await told("show", "doubt")
     not_interactive = await asked("resolve", "doubt", *ADA, code=2)
-    monkeypatch.setattr("transfer_async._cli.journal_session.is_interactive", lambda: True)
-    monkeypatch.setattr("transfer_async._cli.journal_commands.is_interactive", lambda: True)
+    request.getfixturevalue("somebody")
     no = await asked("resolve", "doubt", *ADA, answers="n\n", code=1)
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
     await asked("resolve", "doubt", "--candidate", *ADA)  # asks nothing
@@ -303,13 +294,12 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
     assert (await world.entry("doubt")).order_id == order_id
 
 
-async def test_resolve_accepts_no_candidate_if_there_are_several(world: World):
-    await world.in_doubt("doubt")
-    attempt = (await world.entry("doubt")).attempt or ""
+async def test_resolve_accepts_no_candidate_if_there_are_several(doubted: World):
+    attempt = (await doubted.entry("doubt")).attempt or ""
     for order_id in ("tx-1", "tx-2"):
         cause = Cause(kind=CauseKind.UNREADABLE_ANSWER)
-        await world.move(GoInDoubt(attempt=attempt, candidate=order_id, cause=cause), "doubt")
+        await doubted.move(GoInDoubt(attempt=attempt, candidate=order_id, cause=cause), "doubt")
     refused = await asked("resolve", "doubt", "--candidate", *ADA, code=2)
 
     assert "the service's responses contain several candidate orders: tx-1, tx-2" in refused.stderr
-    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
+    assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT

@@ -58,24 +58,17 @@ async def test_a_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path: Pat
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
+@each(
+    ("words", "variable", "line"),
     [
-        ([], "journal: --scope, --base-url or TRANSFER_BASE_URL is required"),
-        (["--base-url", "http://bank.example"], "journal: --base-url: must"),
+        ([], "TRANSFER_BASE_URL", "journal: --scope, --base-url or TRANSFER_BASE_URL is required"),
+        (["--base-url", "http://bank.example"], "TRANSFER_BASE_URL", "journal: --base-url: must"),
+        (["--scope", "live"], "TRANSFER_JOURNAL", "Missing option '--journal'"),
     ],
 )
-async def test_a_scope_or_a_base_url_is_required(
-    world: World, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_journal_and_a_scope_or_a_base_url_are_required(
+    world: World, words: list[str], variable: str, line: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv("TRANSFER_BASE_URL")
-
-    assert (await asked("list", *words, code=2)).stderr.startswith(line)
-
-
-def test_a_journal_is_required(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("TRANSFER_JOURNAL", raising=False)
-    result = invoke("journal", "list", "--scope", "live")
-
-    assert result.exit_code == 2
-    assert "--journal" in result.stderr
+    with monkeypatch.context() as patched:
+        patched.delenv(variable)
+        assert line in (await asked("list", *words, code=2)).stderr
