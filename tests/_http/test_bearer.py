@@ -14,9 +14,8 @@ from transfer_async._http.request import TokenSource, checked
 
 WRONG = [
     *("s3cr3t token", " s3cr3t", "s3cr3t\n", "s3cr3t\r\nX: y", "s3cr\x003t", "s3cr\x7f3t", "s3cr3t-ü"),
-    "s3cr3t\u2028",
+    *("s3cr3t\u2028", "", None, b"s3cr3t", 5, object(), ["s3cr3t"]),
 ]
-NO_TEXT = ["", None, b"s3cr3t", 5, object(), ["s3cr3t"]]
 
 
 def source(token, *, timeout=60.0):
@@ -40,6 +39,14 @@ class Issuer:
             raise self.error
         return f"token-{number}"
 
+    async def meets(self, tokens, callers, **how):
+        """Let this many callers wait for one token. Return the headers or the error of each."""
+        self.gate.clear()
+        waiting = [asyncio.create_task(tokens.headers(**how)) for _ in range(callers)]
+        await turns(3)
+        self.gate.set()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
 
 @pytest.fixture
 async def issuer():
@@ -54,7 +61,7 @@ def test_a_token_is_printable_ascii_without_spaces(token):
     assert checked(token) == token
 
 
-@each("token", [*WRONG, *NO_TEXT])
+@each("token", WRONG)
 @each("read", [checked, source])
 def test_an_invalid_token_is_refused_without_being_shown(token, read):
     with pytest.raises(ValueError, match=r"^token: ") as caught:
@@ -63,32 +70,18 @@ def test_an_invalid_token_is_refused_without_being_shown(token, read):
     assert "s3cr" not in str(caught.value)
 
 
-async def test_the_headers_match_the_specification():
-    headers = await source("abc").headers()
-
-    assert dict(headers) == {
-        "Authorization": "Bearer abc",
-        "Accept": "application/json",
-        "Content-Type": "application/json",
-        "Accept-Encoding": "gzip, deflate",
-        "User-Agent": "agent/1",
-    }
-
-
-async def test_only_a_token_callable_is_renewable(issuer):
-    assert not source("abc").renewable
-    assert source(issuer).renewable
-
-
-async def test_a_refused_fixed_token_cannot_be_renewed():
-    tokens = source("abc")
+async def test_a_refused_fixed_token_is_used_again_and_cannot_be_renewed():
+    tokens = source("t")
     headers = await tokens.headers()
+    tokens.distrust(headers)
 
+    assert not tokens.renewable
+    assert tokens.current is headers
     with pytest.raises(TokenUnavailable):
         await tokens.headers(instead_of=headers)
 
 
-# --- asking -------------------------------------------------------------------------------------
+# --- asking and renewing ------------------------------------------------------------------------
 
 
 async def test_the_callable_runs_at_first_use_and_its_token_is_reused(issuer):
@@ -97,21 +90,79 @@ async def test_the_callable_runs_at_first_use_and_its_token_is_reused(issuer):
 
     headers = await tokens.headers()
 
+    assert tokens.renewable
     assert headers["Authorization"] == "Bearer token-1"
     assert await tokens.headers() is headers
     assert issuer.calls == 1
 
 
-async def test_the_callable_runs_once_for_all_callers(issuer):
-    issuer.gate.clear()
+async def test_the_callable_runs_once_for_all_callers_and_once_for_all_refused_calls(issuer):
     tokens = source(issuer)
-    waiting = [asyncio.create_task(tokens.headers()) for _ in range(20)]
-    await turns(3)
-    issuer.gate.set()
-    headers = await asyncio.gather(*waiting)
+    old = await issuer.meets(tokens, 20)
+    new = await issuer.meets(tokens, 20, instead_of=old[0])
 
-    assert issuer.calls == 1
-    assert all(one is headers[0] for one in headers)
+    assert issuer.calls == 2
+    assert all(headers is old[0] for headers in old)
+    assert {headers["Authorization"] for headers in new} == {"Bearer token-2"}
+
+
+async def test_a_refused_token_is_not_used_for_the_next_call(issuer):
+    tokens = source(issuer)
+    old = await tokens.headers()
+    tokens.distrust(old)
+
+    assert tokens.current is None
+    new = await tokens.headers()
+    assert new["Authorization"] == "Bearer token-2"
+    tokens.distrust(old)  # a late caller reports the old token
+    assert tokens.current is new
+
+
+# --- failing ------------------------------------------------------------------------------------
+
+
+async def test_each_caller_gets_its_own_error_and_the_next_caller_retries_the_callable(issuer):
+    tokens = source(issuer)
+    issuer.error = cause = OSError("s3cr3t")
+    errors = await issuer.meets(tokens, 3)
+    issuer.error = None
+
+    assert [type(error) for error in errors] == [TokenUnavailable] * 3
+    assert len({id(error) for error in errors}) == 3
+    assert all(error.__cause__ is cause for error in errors)
+    assert str(errors[0]) == "the token callable failed (OSError)"
+    assert (await tokens.headers())["Authorization"] == "Bearer token-2"
+
+
+@each("token", WRONG)
+async def test_a_callable_that_returns_no_token_fails(token):
+    async def ask():
+        return token
+
+    with pytest.raises(TokenUnavailable) as caught:
+        await source(ask).headers()
+
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
+
+
+async def test_a_sync_hanging_or_self_cancelling_callable_raises_token_unavailable(issuer):
+    @wraps(issuer)
+    def plain():
+        return "abc"
+
+    async def cancels():
+        raise asyncio.CancelledError
+
+    issuer.gate.clear()
+    for ask, cause in ((plain, TypeError), (issuer, TimeoutError), (cancels, asyncio.CancelledError)):
+        with pytest.raises(TokenUnavailable, match=cause.__name__) as caught:
+            await source(ask, timeout=MUST_RUN_OUT).headers()
+
+        assert isinstance(caught.value.__cause__, cause)
+
+
+# --- cancelling ---------------------------------------------------------------------------------
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_others(issuer):
@@ -144,105 +195,6 @@ async def test_a_failure_after_all_callers_are_cancelled_leaves_no_warning(issue
     gc.collect()
 
     assert heard == []
-
-
-# --- renewing -----------------------------------------------------------------------------------
-
-
-async def test_a_refused_token_is_not_used_for_the_next_call(issuer):
-    tokens = source(issuer)
-    old = await tokens.headers()
-    tokens.distrust(old)
-
-    assert tokens.current is None
-    new = await tokens.headers()
-    assert new["Authorization"] == "Bearer token-2"
-    tokens.distrust(old)  # a late caller reports the old token
-    assert tokens.current is new
-
-
-async def test_a_refused_fixed_token_is_used_again():
-    tokens = source("t")
-    tokens.distrust(tokens.current)
-
-    assert tokens.current is not None
-
-
-async def test_the_token_is_renewed_once_for_all_refused_calls(issuer):
-    tokens = source(issuer)
-    old = await tokens.headers()
-    issuer.gate.clear()
-    waiting = [asyncio.create_task(tokens.headers(instead_of=old)) for _ in range(20)]
-    await turns(3)
-    issuer.gate.set()
-    headers = await asyncio.gather(*waiting)
-
-    assert issuer.calls == 2
-    assert {one["Authorization"] for one in headers} == {"Bearer token-2"}
-
-
-# --- failing ------------------------------------------------------------------------------------
-
-
-async def test_a_failure_is_chained_and_not_quoted(issuer):
-    issuer.error = cause = OSError("s3cr3t")
-
-    with pytest.raises(TokenUnavailable) as caught:
-        await source(issuer).headers()
-
-    assert caught.value.__cause__ is cause
-    assert str(caught.value) == "the token callable failed (OSError)"
-
-
-async def test_after_a_failure_the_next_caller_retries_the_callable(issuer):
-    tokens = source(issuer)
-    issuer.error = OSError()
-    with pytest.raises(TokenUnavailable):
-        await tokens.headers()
-    issuer.error = None
-
-    assert (await tokens.headers())["Authorization"] == "Bearer token-2"
-
-
-async def test_each_caller_gets_an_error_of_its_own(issuer):
-    issuer.gate.clear()
-    issuer.error = cause = OSError()
-    tokens = source(issuer)
-    waiting = [asyncio.create_task(tokens.headers()) for _ in range(3)]
-    await turns(3)
-    issuer.gate.set()
-    errors = await asyncio.gather(*waiting, return_exceptions=True)
-
-    assert len({id(error) for error in errors}) == 3
-    assert all(isinstance(error, TokenUnavailable) and error.__cause__ is cause for error in errors)
-
-
-@each("token", [*WRONG, *NO_TEXT])
-async def test_a_callable_that_returns_no_token_fails(token):
-    async def ask():
-        return token
-
-    with pytest.raises(TokenUnavailable) as caught:
-        await source(ask).headers()
-
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
-
-
-async def test_a_sync_hanging_or_self_cancelling_callable_raises_token_unavailable(issuer):
-    @wraps(issuer)
-    def plain():
-        return "abc"
-
-    async def cancels():
-        raise asyncio.CancelledError
-
-    issuer.gate.clear()
-    for ask, cause in ((plain, TypeError), (issuer, TimeoutError), (cancels, asyncio.CancelledError)):
-        with pytest.raises(TokenUnavailable, match=cause.__name__) as caught:
-            await source(ask, timeout=MUST_RUN_OUT).headers()
-
-        assert isinstance(caught.value.__cause__, cause)
 
 
 async def test_a_cancelled_caller_is_cancelled_although_the_callable_is_too(issuer):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -15,7 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from tests.faults.parties import KEY, Bank, Certificates
-from tests.faults.servers import Connection, Script, answers, http, order_reply, serving
+from tests.faults.servers import Connection, answers, http, order_reply, serving
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
@@ -24,8 +23,6 @@ from transfer_async._http import exchange
 from transfer_async._http.transport import Transport
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import ConnectionFailed, Outcome
-
-from .test_transport import proxies
 
 # --- which path is taken ------------------------------------------------------------------------
 
@@ -49,65 +46,24 @@ async def order_and_read(client: TransferClient) -> None:
     await client.who_am_i()
 
 
-async def test_the_clients_own_session_uses_the_exchange_over_plain_http(bank: Bank, exchanged: list[str]):
-    async with serving(answers) as server, bank.client(server.url) as client:
-        await order_and_read(client)
-
-    assert exchanged == ["POST", "GET"]
-
-
-async def test_the_clients_own_session_uses_the_exchange_over_tls(
-    bank: Bank, exchanged: list[str], certificates: Certificates
-):
-    async with (
-        serving(answers, tls=certificates.server) as server,
-        bank.client(server.url, ssl=certificates.client) as client,
-    ):
-        await order_and_read(client)
-
-    assert exchanged == ["POST", "GET"]
-
-
-async def test_a_borrowed_session_bypasses_the_clients_own_exchange(bank: Bank, exchanged: list[str]):
-    async with (
-        serving(answers) as server,
-        aiohttp.ClientSession() as session,
-        bank.client(server.url, session=session) as client,
-    ):
-        await order_and_read(client)
-
-    assert exchanged == []
-    assert len(server.requests) == 2
-
-
 @pytest.mark.parametrize("over", ["plain", "TLS"])
-async def test_the_session_sends_through_a_proxy(
+async def test_the_clients_own_session_uses_the_exchange(
     bank: Bank, exchanged: list[str], certificates: Certificates, over: str
 ):
     tls, trust = (certificates.server, {"ssl": certificates.client}) if over == "TLS" else (None, {})
-    async with (
-        serving(answers, tls=tls) as server,
-        serving(proxies) as proxy,
-        bank.client(server.url, proxy=proxy.url, **trust) as client,
-    ):
-        await client.create_order(samples.new_order(), key=KEY)
+    async with serving(answers, tls=tls) as server, bank.client(server.url, **trust) as client:
+        await order_and_read(client)
 
-    assert exchanged == []
-    assert len(proxy.requests) == 1
-
-
-@asynccontextmanager
-async def untried(version: str) -> AsyncIterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aiohttp, "__version__", version)
-        exchange._is_tried.cache_clear()
-        yield
-    exchange._is_tried.cache_clear()
+    assert exchanged == ["POST", "GET"]
 
 
 @pytest.mark.parametrize("version", ["3.11.18", "3.15.0", "4.0.0a2.dev0"])
-async def test_the_session_sends_with_an_untried_version(bank: Bank, exchanged: list[str], version: str):
-    async with untried(version), serving(answers) as server, bank.client(server.url) as client:
+async def test_the_session_sends_with_an_untried_version(
+    bank: Bank, exchanged: list[str], version: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(exchange, "_is_tried", exchange._is_tried.__wrapped__)
+    monkeypatch.setattr(aiohttp, "__version__", version)
+    async with serving(answers) as server, bank.client(server.url) as client:
         await order_and_read(client)
 
     assert exchanged == []
@@ -266,37 +222,23 @@ async def test_a_cancelled_exchange_closes_its_connection(bank: Bank):
 SLOW_READ = Timeouts(sock_read=5.0)
 
 
-def interim_responses(loop_time: LoopTime, line: bytes, *, number: int) -> Script:
-    """Return a script that sends an interim response every 4 s before the order."""
-
-    async def script(connection: Connection) -> None:
-        request = await connection.request()
-        for _ in range(number):
+@pytest.mark.usefixtures("http_path")
+async def test_each_interim_response_and_each_part_of_a_body_starts_the_read_timeout_anew(
+    bank: Bank, loop_time: LoopTime
+):
+    async def slow(connection: Connection) -> None:
+        reply = order_reply(await connection.request())
+        interim = [b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 2
+        for part in (*interim, *(reply[start : start + 3000] for start in range(0, len(reply), 3000))):
             await loop_time.pass_(4.0)
-            connection.send(b"HTTP/1.1 " + line + b"\r\n\r\n")
+            connection.send(part)
             await connection.drain()
             await loop_time.pass_(0.0)
-        connection.send(order_reply(request))
 
-    return script
-
-
-@pytest.mark.usefixtures("http_path")
-async def test_an_interim_response_starts_the_wait_anew(bank: Bank, loop_time: LoopTime):
-    async with serving(interim_responses(loop_time, b"103 Early Hints", number=3)) as server:
+    async with serving(slow) as server:
         order = await bank.send_order(server.url, timeouts=SLOW_READ)
 
     assert order.id.startswith("tx-")
-
-
-@pytest.mark.usefixtures("http_path")
-async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: Bank, loop_time: LoopTime):
-    async with serving(interim_responses(loop_time, b"102 Processing", number=8)) as server:
-        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
-
-    assert error.status is None
-    assert error.order_may_exist
-    assert isinstance(error.__cause__, TimeoutError)
 
 
 async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(
@@ -322,21 +264,6 @@ async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(
     assert isinstance(error.__cause__, TimeoutError)
 
 
-@pytest.mark.usefixtures("http_path")
-async def test_the_read_timeout_applies_to_each_part_of_a_body(bank: Bank, loop_time: LoopTime):
-    async def slow(connection: Connection) -> None:
-        reply = order_reply(await connection.request())
-        for start in range(0, len(reply), 3000):
-            await loop_time.pass_(4.0)
-            connection.send(reply[start : start + 3000])
-            await loop_time.pass_(0.0)
-
-    async with serving(slow) as server:
-        order = await bank.send_order(server.url, timeouts=SLOW_READ)
-
-    assert order.id.startswith("tx-")
-
-
 async def test_the_wait_for_a_response_starts_when_the_request_is_written(bank: Bank, loop_time: LoopTime):
     async def slow(connection: Connection) -> None:
         await connection.bytes_waiting()
@@ -347,23 +274,6 @@ async def test_the_wait_for_a_response_starts_when_the_request_is_written(bank: 
 
     async with serving(slow, reading=False) as server, bank.client(server.url, timeouts=SLOW_READ) as client:
         assert await client.request("PUT", "/thing", json="x" * (16 << 20)) == {}
-
-
-@pytest.mark.usefixtures("http_path")
-async def test_the_deadline_ends_a_body_that_keeps_coming(bank: Bank, loop_time: LoopTime):
-    async def drip(connection: Connection) -> None:
-        await connection.request()
-        connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n{")
-        for _ in range(8):
-            await loop_time.pass_(4.0)
-            connection.send(b" " * 100)
-
-    async with serving(drip) as server:
-        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
-
-    assert error.status == 200
-    assert error.order_may_exist
-    assert isinstance(error.__cause__, TimeoutError)
 
 
 @pytest.mark.usefixtures("http_path")

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from aioresponses import aioresponses
 
-from tests.faults.servers import Connection, Received, Server, answers, http, order_reply, replies, serving
+from tests.faults.servers import (
+    Connection,
+    Received,
+    Server,
+    answers,
+    http,
+    order_reply,
+    serving,
+    then_closes,
+)
 from tests.support import samples
 from tests.support.bank import World, failure, new_order
 from tests.support.cases import each
@@ -52,16 +61,6 @@ async def pay(client: TransferClient, key: str = "k") -> None:
 # --- the request id -----------------------------------------------------------------------------
 
 
-async def test_without_the_setting_no_request_carries_an_id():
-    async with serving(answers) as server, client_to(server, request_id_header=None) as client:
-        await pay(client)
-
-    assert set(server.requests[0].headers) == {
-        *("host", "authorization", "accept", "accept-encoding", "user-agent"),
-        *("content-type", "content-length"),
-    }
-
-
 async def test_an_order_carries_the_attempt_id_that_its_events_and_the_history_have():
     events: list[Any] = []
     async with serving(answers) as server, client_to(server, observers=[events.append]) as client:
@@ -97,10 +96,7 @@ async def test_an_order_without_a_response_can_be_asked_about_by_its_id():
         asked.append(error.attempt_id)
 
     settings = {"journal": journal, "resolve": resolve, "observers": [events.append]}
-    async with (
-        serving(lambda connection: connection.request()) as server,
-        client_to(server, **settings) as client,
-    ):
+    async with serving(then_closes()) as server, client_to(server, **settings) as client:
         error = await failure(pay(client), OutcomeUnknown)
         again = await failure(pay(client), OutcomeUnknown)
         (doubt,) = await client.in_doubt()
@@ -132,14 +128,6 @@ async def test_an_error_before_the_mark_has_no_attempt_id(world: World):
     assert error.attempt_id is None
 
 
-async def test_other_requests_carry_no_id():
-    async with serving(anything) as server, client_to(server) as client:
-        await pay(client)
-        await client.who_am_i()
-
-    assert [name is None for name in sent_ids(server)] == [False, True]
-
-
 async def test_the_id_is_sent_with_a_mocked_service(mocked_service: aioresponses):
     sent = new_order()
     names = {"user": sent.poster_username, "postersBeneficiary": sent.poster_recipient_username}
@@ -156,46 +144,14 @@ async def test_the_id_is_sent_with_a_mocked_service(mocked_service: aioresponses
     assert call.kwargs["headers"][NAME] == mark
 
 
-RESERVED = [
-    *("Authorization", "authorization", "HOST", "Content-Type", "content-length", "Content-Digest"),
-    *("Accept", "Accept-Encoding", "User-Agent", "Connection", "Transfer-Encoding", "Expect", "Cookie"),
-    *("Proxy-Authorization", "TE", "Trailer", "Upgrade", "Keep-Alive"),
-]
-NO_NAMES = ["", "X Y", "X:Y", "X\r\nY", "Ä", "X\x00", "x" * 101, 5, b"X-Id"]
-
-
-@each("name", RESERVED)
-def test_a_header_that_the_client_or_http_sets_carries_no_id(name: str):
-    with pytest.raises(ValueError, match=r"^request_id_header: .* is set by the client or by HTTP itself"):
-        TransferClient(BASE, "abc", request_id_header=name)
-
-
-@each("name", NO_NAMES)
-def test_an_invalid_header_name_is_refused(name: Any):
-    with pytest.raises(ValueError, match=r"^request_id_header: must be 1 to 100 letters"):
-        TransferClient(BASE, "abc", request_id_header=name)
-
-
 # --- the service's id of a request --------------------------------------------------------------
 
 
-async def ids_of_service(response: Any, **settings: Any) -> list[str | None]:
-    """Create an order that is answered by ``response``. Return the service's request ids in the events."""
-    events: list[Any] = []
-
-    async def script(connection: Connection) -> None:
-        while request := await connection.request():
-            connection.send(response(request))
-
-    async with (
-        serving(script) as server,
-        client_to(server, observers=[events.append], **settings) as client,
-    ):
-        with suppress(TransferError):
-            await pay(client)
-    return [event.request_id for event in events if isinstance(event, (OrderCreated, AttemptFailed))]
+def is_refused(_: Received, **headers: str) -> bytes:
+    return http(422, b"{}", headers=headers)
 
 
+@each("response", [order_reply, is_refused])
 @each(
     ("settings", "headers", "told"),
     [
@@ -206,16 +162,21 @@ async def ids_of_service(response: Any, **settings: Any) -> list[str | None]:
         ({}, {}, None),
     ],
 )
-async def test_a_created_order_is_published_with_the_services_id(
-    settings: Any, headers: Any, told: str | None
+async def test_an_events_request_id_comes_from_the_named_header(
+    response: Any, settings: Any, headers: Any, told: str | None
 ):
-    assert await ids_of_service(lambda request: order_reply(request, **headers), **settings) == [told]
+    events: list[Any] = []
 
+    async def script(connection: Connection) -> None:
+        connection.send(response(await connection.request(), **headers))
 
-async def test_an_error_has_the_services_id_from_the_named_header():
-    refusal = http(422, b"{}", headers={"X-Correlation": "c-7"})
+    settings = {"observers": [events.append], **settings}
+    async with serving(script) as server, client_to(server, **settings) as client:
+        with suppress(TransferError):
+            await pay(client)
 
-    assert await ids_of_service(lambda _: refusal, response_id_header="X-Correlation") == ["c-7"]
+    ends = [event for event in events if isinstance(event, (OrderCreated, AttemptFailed))]
+    assert [event.request_id for event in ends] == [told]
 
 
 async def test_a_fake_client_reads_the_services_id_from_the_named_header():
@@ -228,13 +189,6 @@ async def test_a_fake_client_reads_the_services_id_from_the_named_header():
     assert [event.request_id for event in events if isinstance(event, AttemptFailed)] == ["c-7"]
 
 
-@each("name", NO_NAMES)
-@each("kind", [TransferClient, FakeClient])
-def test_an_invalid_name_of_the_response_header_is_refused(kind: type[TransferClient], name: Any):
-    with pytest.raises(ValueError, match=r"^response_id_header: must be 1 to 100 letters"):
-        kind(BASE, "abc", response_id_header=name)
-
-
 # --- the bank's own headers ---------------------------------------------------------------------
 
 GATEWAY = {"X-Gateway-Key": "s3cr3t", "X-Tenant": "bank 7"}
@@ -245,13 +199,15 @@ def own(request: Received) -> dict[str, str]:
 
 
 async def test_every_request_carries_the_configured_headers_and_the_clients():
-    async with serving(anything) as server, client_to(server, headers=GATEWAY) as client:
+    given = dict(GATEWAY)
+    async with serving(anything) as server, client_to(server, headers=given) as client:
+        given["X-Tenant"] = "another"
         await pay(client)
         await client.who_am_i()
 
     assert [own(request) for request in server.requests] == [GATEWAY, GATEWAY]
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer abc"}
-    assert sent_ids(server)[0] is not None
+    assert [request_id is None for request_id in sent_ids(server)] == [False, True]
 
 
 async def test_a_renewed_token_is_sent_with_the_configured_headers():
@@ -269,69 +225,6 @@ async def test_a_renewed_token_is_sent_with_the_configured_headers():
         await pay(client)
 
     assert [own(request) for request in server.requests] == [GATEWAY, GATEWAY]
-
-
-async def test_a_later_change_of_the_mapping_changes_no_request():
-    given = dict(GATEWAY)
-    async with serving(anything) as server, client_to(server, headers=given) as client:
-        given["X-Tenant"] = "another"
-        await pay(client)
-
-    assert own(server.requests[0]) == GATEWAY
-
-
-async def test_configured_headers_are_not_sent_to_a_redirect_target():
-    async with serving(anything) as elsewhere:
-        moved = http(307, b"{}", headers={"Location": f"{elsewhere.url}{CREATE_ORDER}"})
-        async with serving(replies(moved)) as server, client_to(server, headers=GATEWAY) as client:
-            await failure(pay(client), OutcomeUnknown)
-
-    assert own(server.requests[0]) == GATEWAY
-    assert elsewhere.heads == []
-
-
-@each("name", RESERVED)
-def test_a_header_that_the_client_or_http_sets_is_not_replaced(name: str):
-    with pytest.raises(ValueError, match=r"^headers: .* is set by the client or by HTTP itself"):
-        TransferClient(BASE, "abc", headers={name: "x"})
-
-
-@each("name", ["Idempotency-Key", "Idempotency-KEY", "X-IDEMPOTENCY-KEY", "X-Request-Id", "request-id"])
-def test_a_configured_header_that_must_differ_per_order_is_refused(name: str):
-    with pytest.raises(ValueError, match=f"^headers: {name} would have the same value for every order"):
-        TransferClient(BASE, "abc", headers={name: "x"})
-    TransferClient(BASE, "abc", request_id_header=name)
-
-
-@each("name", NO_NAMES)
-def test_a_configured_header_with_an_invalid_name_is_refused(name: Any):
-    with pytest.raises(ValueError, match=r"^headers: must be 1 to 100 letters"):
-        TransferClient(BASE, "abc", headers={name: "x"})
-
-
-@each("names", [("X-Tenant", "x-tenant"), ("x-request-ID",)])
-def test_a_header_given_twice_is_refused(names: tuple[str, ...]):
-    with pytest.raises(ValueError, match=r"^headers: .* occurs twice or is the request_id_header"):
-        TransferClient(BASE, "abc", headers=dict.fromkeys(names, "x"), request_id_header=NAME)
-
-
-@each(
-    "value",
-    ["", " s3cr3t", "s3cr3t\r\nX: y", "s3cr3t\n", "s3cr3t\x00", "s3cr3té", "s3cr3tЖ", 5, None, b"s3cr3t"],
-)
-def test_a_value_that_cannot_be_sent_is_refused_and_not_shown(value: Any):
-    with pytest.raises(
-        ValueError, match=r"^headers: the value of X-Tenant must be non-empty printable ASCII"
-    ) as caught:
-        TransferClient(BASE, "abc", headers={"X-Tenant": value})
-
-    assert "s3cr3t" not in str(caught.value)
-
-
-@each("headers", ["X-Tenant: 7", ["X-Tenant"], 5])
-def test_headers_that_are_no_mapping_are_refused(headers: Any):
-    with pytest.raises(ValueError, match=r"^headers: must be a mapping"):
-        TransferClient(BASE, "abc", headers=headers)
 
 
 # --- headers that an observer adds --------------------------------------------------------------
@@ -395,3 +288,69 @@ async def test_an_observer_that_fails_to_add_headers_does_not_affect_the_order(h
 
     assert "an observer could not add headers to a request" in caplog.text
     assert "s3cr3t" not in caplog.text
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+RESERVED = [
+    *("Authorization", "authorization", "HOST", "Content-Type", "content-length", "Content-Digest"),
+    *("Accept", "Accept-Encoding", "User-Agent", "Connection", "Transfer-Encoding", "Expect", "Cookie"),
+    *("Proxy-Authorization", "TE", "Trailer", "Upgrade", "Keep-Alive"),
+]
+NO_NAMES = ["", "X Y", "X:Y", "X\r\nY", "Ä", "X\x00", "x" * 101, 5, b"X-Id"]
+ONE_PER_ORDER = ["Idempotency-Key", "Idempotency-KEY", "X-IDEMPOTENCY-KEY", "X-Request-Id", "request-id"]
+NO_VALUES = [
+    *("", " s3cr3t", "s3cr3t\r\nX: y", "s3cr3t\n", "s3cr3t\x00", "s3cr3té", "s3cr3tЖ", 5, None, b"s3cr3t"),
+]
+TWICE = [("X-Tenant", "x-tenant"), ("x-request-ID",)]
+
+
+def configured(setting: str, name: Any) -> dict[str, Any]:
+    """Return the setting of a client that names a header."""
+    return {setting: {name: "s3cr3t"} if setting == "headers" else name}
+
+
+@each("kind", [TransferClient, FakeClient])
+@each(
+    ("settings", "why"),
+    [
+        *(
+            (configured(setting, name), f"{setting}: {name} is set by the client or by HTTP itself")
+            for setting in ("headers", "request_id_header")
+            for name in RESERVED
+        ),
+        *(
+            (configured(setting, name), f"{setting}: must be 1 to 100 letters")
+            for setting in ("headers", "request_id_header", "response_id_header")
+            for name in NO_NAMES
+        ),
+        *(
+            (configured("headers", name), f"headers: {name} would have the same value for every order")
+            for name in ONE_PER_ORDER
+        ),
+        *(
+            (
+                {"headers": dict.fromkeys(names, "s3cr3t"), "request_id_header": NAME},
+                f"headers: {names[-1]} occurs twice or is the request_id_header",
+            )
+            for names in TWICE
+        ),
+        *(
+            ({"headers": {"X-Tenant": value}}, "headers: the value of X-Tenant must be non-empty printable")
+            for value in NO_VALUES
+        ),
+        *(({"headers": wrong}, "headers: must be a mapping") for wrong in ("X-Tenant: 7", ["X-Tenant"], 5)),
+    ],
+)
+def test_an_invalid_header_is_refused_by_name_and_its_value_is_not_shown(
+    kind: type[TransferClient], settings: dict[str, Any], why: str
+):
+    with pytest.raises(ValueError, match=f"^{why}") as caught:
+        kind(BASE, "abc", **settings)
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+@each("name", ONE_PER_ORDER)
+def test_a_header_that_must_differ_per_order_may_carry_the_request_id(name: str):
+    TransferClient(BASE, "abc", request_id_header=name)

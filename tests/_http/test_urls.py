@@ -1,6 +1,5 @@
 """Requests go only to the base URL, and only `create_order` can use the create-order path."""
 
-import itertools
 import re
 from urllib.parse import quote
 
@@ -79,8 +78,7 @@ REFUSED = {
     ),
     "must be https": ("http://localhost:secret@evil.com",),
     "must not contain a query or a fragment": (
-        "https://bank.example?token=secret",
-        "https://bank.example/#secret",
+        *("https://bank.example?token=secret", "https://bank.example/#secret"),
     ),
     "must not contain spaces or control characters": (
         *("https://bank .example", "https://bank.example\n", "https://bank.exa\tmple"),
@@ -91,24 +89,16 @@ REFUSED = {
         *("https://.", "https://bank.example..", "https://bank..example", ""),
         # other spellings of an IP address, and hosts that are not valid
         *("https://127.1", "https://2130706433", "https://0x7f.0.0.1", "https://127.000.000.001"),
-        *(
-            "https://bank.example.0x7f",
-            "https://1.2.3.4.5",
-            "https://b%61nk.example",
-            "https://bank%2eexample",
-        ),
+        *("https://bank.example.0x7f", "https://1.2.3.4.5", "https://b%61nk.example"),
+        "https://bank%2eexample",
     ),
-    "must not contain an empty path segment ('//'), a dot segment or a backslash": (
-        *("https://bank.example//v1", "https://bank.example/v1//a", "https://bank.example///v1"),
-        *("https://bank.example/..//v1", "https://bank.example/%2Fv1", "https://bank.example/v1%2F"),
-        *(
-            "https://bank.example/v1/%2f",
-            "https://bank.example/a%252F/b",
-            "https://bank.example/v1/%252F%2Fb",
-        ),
-        *("https://bank.example/v1/%252e%252e/b", "https://bank.example/a/%252E/b"),
-        *("https://bank.example/a%2F..%2Fb", "https://bank.example/v1\\x", "https://bank.example/v1%5Cx"),
-    ),
+    "must not contain an empty path segment ('//'), a dot segment or a backslash": [
+        f"https://bank.example{path}"
+        for path in (
+            *("//v1", "/v1//a", "///v1", "/..//v1", "/%2Fv1", "/v1%2F", "/v1/%2f", "/a%252F/b"),
+            *("/v1/%252F%2Fb", "/v1/%252e%252e/b", "/a/%252E/b", "/a%2F..%2Fb", "/v1\\x", "/v1%5Cx"),
+        )
+    ],
     "is percent-encoded too many times": ("https://bank.example/%" + "25" * 20 + "41",),
     "is not a URL": (
         *("https://bank.example:99999", "https://bank.example:port", "https://[::1", None, 17),
@@ -180,9 +170,11 @@ DISGUISES = [
 
 
 @each("path", DISGUISES)
-def test_every_disguise_of_the_create_order_path_is_refused(path):
-    with pytest.raises(ValueError, match=r"^path: "):
+def test_every_disguise_of_the_create_order_path_is_refused_and_not_shown(path):
+    with pytest.raises(ValueError, match=r"^path: ") as caught:
         checked_path(path)
+
+    assert path not in str(caught.value)
 
 
 def disguised_letters(letter):
@@ -218,19 +210,11 @@ def test_every_mix_of_disguises_is_refused(path):
         *("/\\evil.com", "\\\\evil.com", "/%2Fevil.com", "/%5Cevil.com", "/../admin", "/a/../b", "/a/./b"),
         *("/a/..", "/%2e%2e/admin", "/a/%252e%252e/b", "/a/..;x/b", "/a b", "/a\tb", "/a\r\nHost: evil.com"),
         *("/ä", "/a#b", "/a%00", "/a%0d%0aHost:%20evil.com", None, b"/a", 7),
+        "/a%" + "25" * 20 + "2Fb",  # encoded too many times
     ],
 )
 def test_a_path_that_leaves_the_base_url_is_refused(path):
     with pytest.raises(ValueError, match=r"^path: "):
-        checked_path(path)
-
-
-def test_a_path_encoded_too_many_times_is_refused():
-    path = "/a%2Fb"
-    for _ in range(20):
-        path = path.replace("%", "%25")
-
-    with pytest.raises(ValueError, match=r"^path: is percent-encoded too many times$"):
         checked_path(path)
 
 
@@ -242,14 +226,6 @@ def test_any_text_as_a_path_raises_at_most_a_value_error(text):
         except ValueError:
             continue
         assert kept is path
-
-
-def test_the_error_about_a_path_does_not_repeat_it():
-    for path in itertools.chain(DISGUISES, ["/secret\n"]):
-        with pytest.raises(ValueError, match=r"^path: ") as caught:
-            checked_path(path)
-
-        assert path not in str(caught.value)
 
 
 # --- how they are told ----------------------------------------------------------------------------
@@ -287,9 +263,7 @@ def test_no_part_of_a_password_is_shown_for_a_mistyped_address(scheme, odd, odde
             assert not [read for read in READERS if "hunter" in why_not(read, address)]
 
 
-@pytest.mark.parametrize(
-    "address", ["redis://bank:hunter/2@db", "nats://bank:hunter@b@db:x", "nats://[hunter"]
-)
+@each("address", ["redis://bank:hunter/2@db", "nats://bank:hunter@b@db:x", "nats://[hunter"])
 def test_no_part_of_a_brokers_password_is_shown(address):
     assert "hunter" not in why_not(broker_at, address)
 

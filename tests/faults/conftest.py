@@ -1,5 +1,7 @@
 """Fixtures for the tests of failures."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.trials import ONLY_IN_TRIALS
@@ -15,6 +17,12 @@ def certificates() -> Certificates:
 @pytest.fixture
 def bank() -> Bank:
     return Bank()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def sides(request: pytest.FixtureRequest, certificates: Certificates) -> tuple[Any, dict[str, Any]]:
+    """Return the TLS settings of the server and of the client."""
+    return (certificates.server, {"ssl": certificates.client}) if request.param else (None, {})
 
 
 @pytest.fixture(autouse=True)

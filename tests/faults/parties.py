@@ -1,8 +1,10 @@
-"""The parties in a failure test: a bank that records events, its customer's funds, and certificates."""
+"""The parties in a failure test: a bank with its customer's funds, certificates, and a transport."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +13,10 @@ import trustme
 from attrs import define, field
 
 from tests.support import samples
-from transfer_async import Clock, FundsHold, MemoryJournal, TransferClient
+from transfer_async import Clock, FundsHold, MemoryJournal, Timeouts, TransferClient
+from transfer_async._http.transport import Transport
 from transfer_async._models.errors import TransferError
 from transfer_async._models.events import Event
-from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
 
 KEY = "payment-8731"
@@ -26,7 +28,6 @@ class Certificates:
 
     Attributes:
         client: trusts the authority.
-        known_client: trusts the authority and has its own certificate.
         server: has a valid certificate.
         other_server: has a certificate for another host.
         old_server: has an expired certificate.
@@ -34,7 +35,6 @@ class Certificates:
     """
 
     client: ssl.SSLContext
-    known_client: ssl.SSLContext
     server: ssl.SSLContext
     other_server: ssl.SSLContext
     old_server: ssl.SSLContext
@@ -45,10 +45,8 @@ def make_certificates() -> Certificates:
     """Create all settings. Reads and writes files, so it must not run in an event loop."""
     authority = trustme.CA()
 
-    def client() -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        return context
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
 
     def server(name: str = "localhost", **terms: Any) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -56,14 +54,12 @@ def make_certificates() -> Certificates:
         return context
 
     made = Certificates(
-        client=client(),
-        known_client=client(),
+        client=client,
         server=server(),
         other_server=server("other.example"),
         old_server=server(not_after=datetime(2001, 1, 1, tzinfo=UTC)),
         strict_server=server(),
     )
-    authority.issue_cert("bank@example.org").configure_cert(made.known_client)
     authority.configure_trust(made.strict_server)
     made.strict_server.verify_mode = ssl.CERT_REQUIRED
     return made
@@ -115,28 +111,39 @@ class Bank:
         settings.setdefault("token", "secret-token")
         settings.setdefault("clock", Clock(sleep=self.sleep, chance=lambda: 0.0))
         return TransferClient(
-            url, hooks=[self.funds_hold()], journal=self.journal, observers=[self.events.append], **settings
+            url,
+            hooks=[FundsHold(self.funds.place, self.funds.release)],
+            journal=self.journal,
+            observers=[self.events.append],
+            **settings,
         )
 
-    def funds_hold(self) -> Any:
-        """The hook."""
-        return FundsHold(self.funds.place, self.funds.release)
-
-    async def try_order(
-        self, url: str, *, order: NewOrder | None = None, deadline: datetime | None = None, **settings: Any
-    ) -> TransferError:
+    async def try_order(self, url: str, **settings: Any) -> TransferError:
         """Send one order with a new client. Return the resulting error."""
-        async with self.client(url, **settings) as client:
-            with pytest.raises(TransferError) as caught:
-                await client.create_order(order or samples.new_order(), key=KEY, deadline=deadline)
+        with pytest.raises(TransferError) as caught:
+            await self.send_order(url, **settings)
         return caught.value
 
-    async def send_order(self, url: str, *, order: NewOrder | None = None, **settings: Any) -> Order:
+    async def send_order(self, url: str, **settings: Any) -> Order:
         """Send one order with a new client. Return the created order."""
         async with self.client(url, **settings) as client:
-            return await client.create_order(order or samples.new_order(), key=KEY)
+            return await client.create_order(samples.new_order(), key=KEY)
 
     async def state(self, url: str) -> str:
         """Return the state of the key in the journal."""
         entry = await self.journal.read(url, KEY)
         return "unheard of" if entry is None else entry.state.value
+
+
+@asynccontextmanager
+async def transport_to(
+    url: str, kind: type[Transport] = Transport, **settings: Any
+) -> AsyncIterator[Transport]:
+    """Yield a transport with its own sessions."""
+    usual = {"session": None, "ssl": None, "proxy": None, "timeouts": Timeouts()}
+    limits = {"max_response_bytes": 1 << 20, "max_connections": 10}
+    made = kind(url, **{**usual, **limits, **settings})
+    try:
+        yield made
+    finally:
+        await made.close()

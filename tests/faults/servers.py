@@ -264,11 +264,6 @@ def head(status: int, headers: dict[str, str] | None = None) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def long_header(size: int) -> bytes:
-    """Return a response with a header of this many bytes."""
-    return http(200, b"{}", headers={"X-Long": "x" * size})
-
-
 def chunked(*chunks: bytes, end: bool = True) -> bytes:
     """Return a chunked body. Without ``end``, it is truncated."""
     pieces = [b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks]
@@ -289,10 +284,9 @@ def order_body(request: Received, **changes: Any) -> bytes:
     return samples.encode({**answer, **changes})
 
 
-def order_reply(request: Received, *, status: int = 200, **headers: str) -> bytes:
+def order_reply(request: Received, **headers: str) -> bytes:
     """Return a complete, correct response to ``request``."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return http(status, order_body(request), headers=named)
+    return http(200, order_body(request), headers=headers)
 
 
 def foreign_reply() -> bytes:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import os
 import sys
 import zlib
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,8 @@ import pytest
 from tests.support import samples
 from tests.support.loop_time import LoopTime
 from tests.support.trials import ONLY_IN_TRIALS
-from transfer_async import RetryPolicy, Timeouts
-from transfer_async._http.transport import BoundedBody
-from transfer_async._models.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
+from transfer_async import Timeouts
+from transfer_async._models.errors import Outcome, Refused, UnreadableOrder
 
 from .parties import Bank
 from .servers import Connection, Script, answers, head, http, order_body, replies, serving, then_closes
@@ -81,15 +78,9 @@ def explodes(status: int, encoding: str) -> Script:
 @pytest.mark.parametrize(
     ("script", "what", "limit", "error"),
     [
-        pytest.param(endless(200), "order", 1, "UnreadableOrder", id="200", marks=ONLY_IN_TRIALS),
-        pytest.param(endless(422), "order", 1, "Refused", id="422", marks=ONLY_IN_TRIALS),
-        pytest.param(endless(500), "order", 1, "OutcomeUnknown", id="500", marks=ONLY_IN_TRIALS),
-        pytest.param(explodes(200, "gzip"), "order", 1, "UnreadableOrder", id="200 gzip"),
-        pytest.param(explodes(422, "gzip"), "order", 1, "Refused", id="422 gzip", marks=ONLY_IN_TRIALS),
-        pytest.param(
-            explodes(200, "deflate"), "order", 1, "UnreadableOrder", id="deflate", marks=ONLY_IN_TRIALS
-        ),
-        pytest.param(explodes(200, "gzip"), "order", 8, "UnreadableOrder", id="8 MB", marks=ONLY_IN_TRIALS),
+        pytest.param(explodes(200, "gzip"), "order", 1, "UnreadableOrder", id="gzip"),
+        pytest.param(explodes(200, "deflate"), "order", 8, "UnreadableOrder", id="8", marks=ONLY_IN_TRIALS),
+        pytest.param(endless(422), "order", 1, "Refused", id="a refusal", marks=ONLY_IN_TRIALS),
         pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=ONLY_IN_TRIALS),
     ],
 )
@@ -107,49 +98,6 @@ async def test_a_body_of_300_megabytes_costs_less_than_60(
     assert what == "read" or len(server.requests) == 1
 
 
-def followed(connection: Connection) -> Awaitable[None]:
-    """A script that sends a small complete gzip stream, followed by megabytes of data."""
-    whole = gzip.compress(START)
-    told = {"Content-Length": str(len(whole) + 4 * MEGABYTE), "Content-Encoding": "gzip"}
-    return then_closes(head(200, told) + whole, *[b"x" * MEGABYTE] * 4)(connection)
-
-
-async def nothing_behind_a_pack_is_taken() -> None:
-    """Without this, the event loop is blocked while zlib repeatedly copies data that is discarded."""
-    taken: list[int] = []
-    take = BoundedBody.take
-
-    def counted(body: BoundedBody, chunk: bytes) -> None:
-        taken.append(len(chunk))
-        take(body, chunk)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BoundedBody, "take", counted)
-        async with serving(followed) as server:
-            error = await Bank().try_order(server.url)
-
-    assert isinstance(error, UnreadableOrder)
-    assert error.order_id == "tx-huge"
-    assert error.raw == START
-    assert sum(taken) < MEGABYTE
-
-
-async def test_bytes_after_a_complete_compressed_body_are_not_processed():
-    await nothing_behind_a_pack_is_taken()
-
-
-def give_it_all_to_zlib(body: BoundedBody, chunk: bytes) -> bytes:
-    if body._unpack is None:
-        body._unpack = zlib.decompressobj(body._wbits(chunk))
-    return body._unpack.decompress(chunk, body._room + 1)
-
-
-async def test_a_deliberate_fault_is_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(BoundedBody, "_unpacked", give_it_all_to_zlib)
-    with pytest.raises(AssertionError):
-        await nothing_behind_a_pack_is_taken()
-
-
 async def test_a_response_of_the_size_limit_is_read_and_one_byte_more_is_a_doubt(bank: Bank):
     sizes: list[int] = []
 
@@ -160,11 +108,10 @@ async def test_a_response_of_the_size_limit_is_read_and_one_byte_more_is_a_doubt
 
     async with serving(measure) as server:
         await Bank().send_order(server.url)
-        order = await Bank().send_order(server.url, max_response_bytes=sizes[0])
+        await Bank().send_order(server.url, max_response_bytes=sizes[0])
         error = await bank.try_order(server.url, max_response_bytes=sizes[0] - 1)
 
     assert len(set(sizes)) == 1
-    assert order.id.startswith("tx-")
     assert isinstance(error, UnreadableOrder)
     assert len(error.raw) == sizes[0] - 1
     assert error.order_id is not None
@@ -200,19 +147,6 @@ async def test_a_connection_with_an_unread_rest_is_not_used_again(bank: Bank):
     assert server.accepted == 2
 
 
-def dribbles(loop_time: LoopTime, *, start: bytes, piece: bytes = b"{") -> Script:
-    """A script that sends a piece before each read timeout would expire, and never ends."""
-
-    async def script(connection: Connection) -> None:
-        await connection.request()
-        connection.send(start)
-        while True:
-            connection.send(piece)
-            await loop_time.pass_(0.1)
-
-    return script
-
-
 LONG = head(200, {"Content-Length": "100000"})
 
 
@@ -227,23 +161,18 @@ LONG = head(200, {"Content-Length": "100000"})
 async def test_a_response_sent_in_small_pieces_ends_at_the_total_timeout(
     bank: Bank, loop_time: LoopTime, start: bytes, piece: bytes, status: int | None
 ):
-    async with serving(dribbles(loop_time, start=start, piece=piece)) as server:
+    async def dribble(connection: Connection) -> None:
+        await connection.request()
+        connection.send(start)
+        for _ in range(100):  # Each piece arrives before the read timeout expires.
+            connection.send(piece)
+            await loop_time.pass_(0.1)
+
+    async with serving(dribble) as server:
         error = await bank.try_order(server.url, timeouts=Timeouts(total=3.0, sock_read=2.0))
 
     assert isinstance(error, UnreadableOrder) is (status == 200)
     assert error.outcome is Outcome.UNKNOWN
     assert error.attempts[0].status == status
+    assert isinstance(error.__cause__, TimeoutError)
     assert len(server.requests) == 1
-    assert loop_time.passed < 20.0
-
-
-async def test_a_read_sent_in_small_pieces_ends_at_the_total_timeout(bank: Bank, loop_time: LoopTime):
-    async with (
-        serving(dribbles(loop_time, start=LONG)) as server,
-        bank.client(server.url, timeouts=Timeouts(total=2.0), retry=RetryPolicy(attempts=1)) as client,
-    ):
-        with pytest.raises(ServiceFailed):
-            await client.who_am_i()
-
-    assert len(server.requests) == 1
-    assert loop_time.passed < 20.0

@@ -1,8 +1,13 @@
-"""Orders through a relay that loses connections, bytes and time: at most one order, and a true outcome."""
+"""Orders through a relay that loses connections, bytes and time at random points, in both directions: at
+most one order, and a true outcome.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +19,76 @@ from tests.support import samples
 from transfer_async import Clock, FundsHold, Outcome, Timeouts, TransferClient
 from transfer_async._models.errors import TransferError
 
-from .relay import FAULTS, relaying
 from .servers import Connection, http, order_body, serving
 
 AT_ONCE = 16
 SHORT = Timeouts(connect=2.0, sock_read=0.5, total=2.0)
+
+
+FAULTS = ("close", "reset", "lose the rest", "delay")
+
+
+class Relay:
+    """A script that relays connections to ``port``.
+
+    Each direction of a connection has at most one fault, in a random chunk of data.
+
+    Attributes:
+        faults: how often each fault happened, by its name.
+    """
+
+    def __init__(self, port: int, *, seed: int) -> None:
+        self._port, self._random = port, random.Random(seed)
+        self.faults: Counter[str] = Counter()
+
+    async def __call__(self, connection: Connection) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        ends = (connection.writer, far_writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(connection.reader, far_writer, ends))
+                group.create_task(self._pump(far_reader, connection.writer, ends))
+        except* ConnectionError:
+            pass
+        finally:
+            far_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: Any) -> None:
+        fault, good = self._random.choice((*FAULTS, "", "")), self._random.randrange(8)
+        while data := await reader.read(1 << 16):
+            if fault and good == 0:
+                data = await self._fail(fault, data, reader, writer, ends)
+                fault = ""
+            else:
+                good -= 1
+            writer.write(data)
+        writer.close()
+
+    async def _fail(
+        self, fault: str, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: Any
+    ) -> bytes:
+        """Apply ``fault`` to ``data``, often before its first byte. Return the bytes that still arrive."""
+        cut = self._random.choice((0, self._random.randrange(len(data))))
+        self.faults[fault] += 1
+        writer.write(data[:cut])
+        if fault == "delay":
+            await asyncio.sleep(self._random.random() * 0.05)
+            return data[cut:]
+        if fault == "lose the rest":
+            while await reader.read(1 << 16):
+                pass
+            return b""
+        self._end(ends, with_reset=fault == "reset")
+        return b""
+
+    def _end(self, ends: Any, *, with_reset: bool) -> None:
+        for end in ends:
+            if with_reset and (sock := end.get_extra_info("socket")) is not None and sock.fileno() != -1:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.transport.abort()
+            else:
+                end.close()
+        raise ConnectionResetError
 
 
 class Trial:
@@ -80,8 +150,8 @@ async def test_a_lossy_network_makes_no_second_order_and_no_false_outcome(size: 
     }
     async with (
         serving(trial.serve) as server,
-        relaying(server.port, seed=size) as relay,
-        TransferClient(relay.url, "token", **settings) as client,
+        serving(relay := Relay(server.port, seed=size)) as between,
+        TransferClient(between.url, "token", **settings) as client,
     ):
         left = iter(names)
         await asyncio.gather(*(trial.send(client, left) for _ in range(AT_ONCE)))
