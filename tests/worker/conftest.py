@@ -23,9 +23,3 @@ def side(request):
 async def case(side, tmp_path):
     async with Case(side, tmp_path) as case:
         yield case
-
-
-@pytest.fixture
-async def worker(case):
-    """Yield a running worker of the case."""
-    return await case.worker()

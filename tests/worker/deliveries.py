@@ -6,7 +6,7 @@ from attrs import define, field
 
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Outcome
-from transfer_async.worker.handler import Handled, disposition
+from transfer_async.worker.handler import Action, Handled, disposition
 
 
 @define
@@ -59,11 +59,14 @@ class FakeHandler:
     log: Log
     result: object
     asked: bool = True
+    outcome: object = OrderOutcome(
+        key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, order_id="tx-1"
+    )
 
     async def handle(self, command, *, deliveries=1):
         await self.log.step("handle")
         decided = disposition(self.result, deliveries=deliveries)
-        outcome = AN_OUTCOME if decided.action.value == "ack" else None
+        outcome = self.outcome if decided.action is Action.ACK else None
         return Handled(disposition=decided, outcome=outcome, key="k", result=self.result, asked=self.asked)
 
 
@@ -75,11 +78,6 @@ class FakePublisher:
     async def __call__(self, outcome, headers):
         await self.log.step("publish")
         self.headers.append(headers)
-
-
-AN_OUTCOME = OrderOutcome(
-    key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, order_id="tx-1"
-)
 
 
 class Beats:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import secrets
 import time
+from collections import Counter
 
 import nats
 import pytest
@@ -15,9 +16,9 @@ from transfer_async.integrations.faststream.broker import WorkerSettings
 PATIENCE = 60.0
 
 
-async def until(condition, *, patience=PATIENCE):
+async def until(condition):
     """Poll until ``await condition()`` is true."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + PATIENCE
     while not await condition():
         assert time.monotonic() < deadline, "the condition has not become true"
         await asyncio.sleep(0.005)
@@ -32,6 +33,7 @@ class Side:
         names = {name: f"{mine}.{name}" for name in ("commands", "outcomes", "dead_letters")}
         times = {"ack_wait": 1.0, "poll": 0.05, "concurrency": 4}
         self.settings = WorkerSettings(**names, **times | settings)
+        self.read = Counter()
 
     @property
     def address(self):
@@ -39,11 +41,25 @@ class Side:
 
     async def outcome(self):
         """Return the next outcome as decoded JSON."""
-        return json.loads((await self._next(self.settings.outcomes))[0])
+        return json.loads((await self.next(self.settings.outcomes))[0])
 
     async def dead_letter(self):
         """Return the body and the headers of the next dead-lettered message."""
-        return await self._next(self.settings.dead_letters)
+        return await self.next(self.settings.dead_letters)
+
+    async def next(self, subject):
+        """Return the body and the headers of the next message of a subject."""
+        self.read[subject] += 1
+
+        async def there():
+            return await self.count(subject) >= self.read[subject]
+
+        await until(there)
+        return await self._message(subject, self.read[subject])
+
+    async def published(self):
+        """Return the number of published outcomes."""
+        return await self.count(self.settings.outcomes)
 
     async def gone(self):
         """Wait until the broker has no commands left."""
@@ -53,100 +69,95 @@ class Side:
 
         await until(none)
 
+    async def wipe(self):
+        """Delete the stream of outcomes."""
+        await self._delete(self.settings.outcomes)
+        del self.read[self.settings.outcomes]
+
 
 class NatsSide(Side):
     NAME = "nats"
 
     async def __aenter__(self):
-        patience = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
-        self._connection = await nats.connect(self.address, **patience)
-        self._jetstream = self._connection.jetstream()
-        self._seen = {}
-        self._streams = {}
-        for name in (self.settings.commands, self.settings.outcomes, self.settings.dead_letters):
-            self._streams[name] = name.upper().replace(".", "_")
-        retention = nats.js.api.RetentionPolicy.WORK_QUEUE
-        await self._jetstream.add_stream(
-            name=self._streams[self.settings.commands], subjects=[self.settings.commands], retention=retention
-        )
+        self._connection = await nats.connect(self.address)
+        self.jetstream = self._connection.jetstream()
+        await self.add_commands()
         return self
 
     async def __aexit__(self, *exc):
         await self._connection.close()
 
+    @property
+    def max_payload(self):
+        return self._connection.max_payload
+
+    @staticmethod
+    def stream(subject):
+        """Return the name of a subject's stream."""
+        return subject.upper().replace(".", "_")
+
+    async def add_commands(self):
+        """Create the stream of commands."""
+        commands = self.settings.commands
+        await self.jetstream.add_stream(
+            name=self.stream(commands), subjects=[commands], retention="workqueue"
+        )
+
     async def send(self, body, headers=None):
-        await self._jetstream.publish(self.settings.commands, body, headers=headers)
+        await self.jetstream.publish(self.settings.commands, body, headers=headers)
 
-    async def _next(self, subject):
-        async def there():
-            return await self._count(subject) > self._seen.get(subject, 0)
-
-        await until(there)
-        self._seen[subject] = self._seen.get(subject, 0) + 1
-        message = await self._jetstream.get_msg(self._streams[subject], self._seen[subject])
+    async def _message(self, subject, number):
+        message = await self.jetstream.get_msg(self.stream(subject), number)
         return message.data or b"", message.headers or {}
 
-    async def _count(self, subject):
+    async def count(self, subject):
+        """Return the number of stored messages of a subject."""
         try:
-            return (await self._jetstream.stream_info(self._streams[subject])).state.messages
-        except (nats.js.errors.NotFoundError, nats.errors.Error):
+            return (await self.jetstream.stream_info(self.stream(subject))).state.messages
+        except nats.js.errors.NotFoundError:
             return 0
-
-    async def published(self):
-        """Return the number of published outcomes."""
-        return await self._count(self.settings.outcomes)
 
     async def left(self):
         """Return the number of commands that the broker still stores."""
-        return (await self._jetstream.stream_info(self._streams[self.settings.commands])).state.messages
+        return await self.count(self.settings.commands)
 
     async def forget(self):
         """Delete the workers' consumer from the broker."""
-        await self._jetstream.delete_consumer(self._streams[self.settings.commands], self.settings.group)
+        await self.jetstream.delete_consumer(self.stream(self.settings.commands), self.settings.group)
 
-    async def wipe(self):
-        """Delete the stream of outcomes."""
-        await self._jetstream.delete_stream(self._streams[self.settings.outcomes])
+    async def _delete(self, subject):
+        await self.jetstream.delete_stream(self.stream(subject))
 
 
 class RedisSide(Side):
     NAME = "redis"
 
     async def __aenter__(self):
-        self._client = redis.asyncio.Redis.from_url(self.address)
-        self._seen = {}
+        self.client = redis.asyncio.Redis.from_url(self.address)
         return self
 
     async def __aexit__(self, *exc):
-        await self._client.aclose()
+        await self.client.aclose()
 
     async def send(self, body, headers=None):
-        await self._client.xadd(self.settings.commands, {"body": body, **(headers or {})})
+        await self.client.xadd(self.settings.commands, {"body": body, **(headers or {})})
 
-    async def _next(self, stream):
-        async def there():
-            try:
-                return await self._client.xlen(stream) > self._seen.get(stream, 0)
-            except redis.exceptions.RedisError:
-                return False
-
-        await until(there)
-        self._seen[stream] = self._seen.get(stream, 0) + 1
-        _, fields = (await self._client.xrange(stream, count=self._seen[stream]))[-1]
+    async def _message(self, stream, number):
+        _, fields = (await self.client.xrange(stream, count=number))[-1]
         return BinaryMessageFormatV1.parse(fields[b"__data__"])
 
-    async def published(self):
-        return await self._client.xlen(self.settings.outcomes)
+    async def count(self, stream):
+        return await self.client.xlen(stream)
 
     async def left(self):
         commands = self.settings.commands
-        return await self._client.xlen(commands) + await self._client.zcard(f"{{{commands}}}:delayed")
+        return await self.count(commands) + await self.client.zcard(f"{{{commands}}}:delayed")
 
     async def forget(self):
-        await self._client.xgroup_destroy(self.settings.commands, self.settings.group)
+        await self.client.xgroup_destroy(self.settings.commands, self.settings.group)
 
-    async def wipe(self):
-        await self._client.delete(self.settings.outcomes)
+    async def _delete(self, stream):
+        await self.client.delete(stream)
 
 
 SIDES = {side.NAME: side for side in (NatsSide, RedisSide)}

@@ -573,7 +573,7 @@ async def test_a_worker_with_telemetry_continues_the_messages_trace_and_counts_i
 
     async def beside(worker):
         await there.send(command(held="hold-1").to_json(), {"traceparent": parent})
-        told.append(await there._next(there.settings.outcomes))
+        told.append(await there.next(there.settings.outcomes))
         stop()
 
     told, counted = [], []

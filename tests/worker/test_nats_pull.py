@@ -129,16 +129,6 @@ async def test_a_message_that_arrives_as_one_request_expires_goes_to_the_next_sl
     assert (await early, await late) == (None, message)
 
 
-async def test_an_expired_request_ends_only_its_own_slots_wait(desk):
-    early, late = [*await desk.slots(), *await desk.slots()]
-
-    await desk.connection.answer("408", request=0)
-
-    assert await early is None
-    assert not late.done()
-    late.cancel()
-
-
 @pytest.mark.parametrize("status", ["409", "503"])
 async def test_a_missing_consumer_raises_only_in_the_slots_that_asked(desk, status):
     early, late = [*await desk.slots(), *await desk.slots()]

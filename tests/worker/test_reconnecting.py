@@ -7,8 +7,8 @@ import gc
 import pytest
 
 from tests.support.listening import stop_listening
-from tests.worker.case import Case, command
-from tests.worker.sides import PATIENCE, NatsSide, until
+from tests.worker.case import Case
+from tests.worker.sides import NatsSide, until
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 
 # The driver does not close the sockets of refused connections.
@@ -101,8 +101,7 @@ async def case(nats, door, tmp_path):
 async def working(case):
     """Return a worker whose slots wait for messages, and its connection."""
     run = await case.worker()
-    await case.side.send(command("before").to_json())
-    assert (await case.side.outcome())["key"] == "before"
+    await case.order()
     connection = await run.line.broker.connect()
     connection.options["reconnect_time_wait"] = 0.05
     return run, connection
@@ -135,10 +134,8 @@ async def test_a_worker_refused_while_reconnecting_recovers(case, door, monkeypa
 
     for times, reason in enumerate(FINAL, 1):
         door.slam(reason, reason)
-        await case.side.send(command(f"after-{times}").to_json())
-        assert (await case.side.outcome())["key"] == f"after-{times}"
-        assert door.refused == 2 * times
-        assert connection.is_connected
+        assert (await case.order(f"after-{times}"))["outcome"] == "created"
+        assert (door.refused, connection.is_connected) == (2 * times, True)
         await run.ready()
 
     assert {connection.CONNECTED, connection.RECONNECTING} <= {status for status, _ in seen}
@@ -178,7 +175,6 @@ async def test_a_connection_that_is_not_reconnected_ends_the_worker(case, door, 
     door.slam()
 
     with pytest.raises(ConnectionError, match="the broker closed the connection"):
-        async with asyncio.timeout(PATIENCE):
-            await run.task
+        await run.ended()
     assert not connection.is_closed
     assert run.health.not_live() == ["the broker closed the connection"]
