@@ -4,12 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos.troubles import END_OTHER_SESSIONS
 from tests.support.postgres import PostgresServer, is_installed
-
-_END_OTHER_SESSIONS = """
-    SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
 
 
 @pytest.fixture(scope="package")
@@ -35,6 +31,6 @@ def database(restartable: PostgresServer, one_database: str) -> str:
 
     A session whose connection was cut may still be committing, and would block the deletion.
     """
-    restartable.say(one_database, _END_OTHER_SESSIONS)
+    restartable.say(one_database, END_OTHER_SESSIONS)
     restartable.say(one_database, "DROP SCHEMA IF EXISTS transfer_async CASCADE")
     return one_database

@@ -7,13 +7,12 @@ import random
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.crash.bank import Book
 from tests.crash.processes import as_options, await_end, command, fork, kill_when, last_words
 from tests.crash.service import service
 from tests.crash.setting import SCOPE, Place
-from tests.crash.verdict import Faults, KeyEvidence, Report, gather, of_the_key, of_the_telling, violations
+from tests.crash.verdict import Evidence, Faults, Report, of_the_key, of_the_telling
 from tests.support.order_files import csv_file, rows, told
 from transfer_async._cli.servers import fault_shares
 
@@ -33,39 +32,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial, and compare the service, the bank, the journal and the file of outcomes."""
-    troubles: list[str] = []
-    faults = fault_shares(options.fault)
-    with service(directory, seed=options.seed, troubles=troubles, faults=faults) as where:
-        place = Place(directory=str(directory), journal=str(directory / "journal.db"), **where)
-        place.enter()
+    report = Report(f"bulk, {options.lines} lines, seed {options.seed}")
+    faults, journal = fault_shares(options.fault), str(directory / "journal.db")
+    with service(directory, options, report, faults=faults, journal=journal) as place:
         file = csv_file(directory / "orders.csv", options.lines, held="")
-        began = time.monotonic()
-        kills = _run_until_done(options, file, place, troubles)
-        seconds = time.monotonic() - began
+        _run_until_done(options, file, place, report)
     path = file.with_name(f"{file.name}.outcomes.jsonl")
     outcomes = told(path) if path.exists() else []
+    report.counts["lines in the outcome file"] = len(outcomes)
     book = Book(place.path("told"))
     for one in outcomes:
         book.write(one["key"], one["outcome"], one.get("order_id") or "-")
-    evidence = gather(place, [row["key"] for row in rows(options.lines)])
-    checks = (of_the_key, of_the_telling, _told_once)
-    return Report(
-        title=f"bulk, {options.lines} lines, seed {options.seed}: {seconds:.1f} s",
-        trials=kills,
-        rows=[("kills", kills), ("lines in the outcome file", len(outcomes))],
-        evidence=evidence,
-        violations=[*violations(evidence, *checks), *(("trouble", why) for why in troubles)],
-    )
+    keys = [row["key"] for row in rows(options.lines)]
+    report.compare(place, keys, of_the_key, of_the_telling, _told_once)
+    return report
 
 
-def _told_once(one: KeyEvidence) -> Faults:
+def _told_once(one: Evidence) -> Faults:
     if len(one.told) > 1:
         yield "duplicate", f"{len(one.told)} lines in the outcome file"
 
 
-def _run_until_done(options: argparse.Namespace, file: Path, place: Place, troubles: list[str]) -> int:
-    """Kill as many runs as wanted, then let one end. Return the number of kills."""
-    chance, until, kills = random.Random(options.seed), time.monotonic() + options.patience, 0
+def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:
+    """Kill as many runs as wanted, then let one end."""
+    chance, until = random.Random(options.seed), time.monotonic() + options.patience
     begin = partial(command, words=_words(options, file, place), fault=options.planted)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")
     shares = sorted(chance.uniform(0.02, 0.9) for _ in range(options.kills))  # of the lines
@@ -74,18 +64,17 @@ def _run_until_done(options: argparse.Namespace, file: Path, place: Place, troub
             break
         is_due = partial(_has_grown, part, _changed(part), shares[0] * options.lines)
         if kill_when(fork(begin), is_due, until=until, chance=chance):
-            kills += 1
+            report.counts["kills"] += 1
             shares.pop(0)
         else:  # the run ended first, so kill the next one earlier
             shares[0] *= chance.random()
     if shares:
-        troubles.append(f"{len(shares)} runs could not be killed")
+        report.trouble(f"{len(shares)} runs could not be killed")
     last = fork(begin)
     if not await_end(last, until - time.monotonic()):
-        troubles.append(f"the last run did not end within {options.patience:g} s")
+        report.trouble(f"the last run did not end within {options.patience:g} s")
     elif last.code not in ENDS:
-        troubles.append(f"the last run ended with {last.code}: {last_words()}")
-    return kills
+        report.trouble(f"the last run ended with {last.code}: {last_words()}")
 
 
 def _has_grown(part: Path, before: tuple[int, int] | None, lines: float) -> bool:
@@ -104,7 +93,7 @@ def _changed(path: Path) -> tuple[int, int] | None:
 
 
 def _words(options: argparse.Namespace, file: Path, place: Place) -> list[str]:
-    settings: dict[str, Any] = {
+    settings = {
         "journal": place.journal,
         "scope": SCOPE,
         "hooks": "tests.crash.bank:well",

@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +15,10 @@ from attrs import frozen
 
 from tests.crash.processes import await_end, command, fork, kill_when, last_words
 from tests.crash.service import UNREAD, service
-from tests.crash.setting import Place
-from tests.crash.verdict import Evidence, Report
+from tests.crash.setting import key_of
+from tests.crash.verdict import Report
 from tests.support.bank import new_order
 from transfer_async import SQLiteJournal
-from transfer_async._cli import (
-    app,  # noqa: F401 - forked processes find it imported, as the next
-    probe_run,  # noqa: F401
-)
 from transfer_async._cli.probe_orders import Ledger, Plan
 from transfer_async.sandbox import (
     CloseAfterProcessing,
@@ -54,36 +51,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial. Compare what the service received with the cap and with the journal's count."""
-    troubles: list[str] = []
-    with service(directory, seed=options.seed, troubles=troubles, faults=FAULTS) as where:
-        place = Place(directory=str(directory), journal="", **where)
-        place.enter()
-        trial = _Trial(options, directory, place, troubles)
-        trial.run()
-    violations = [("trouble", why) for why in troubles]
-    received = json.loads((directory / "service").read_text(encoding="utf-8"))["received"]
-    counted = [_counted(one, place.base_url) for one in trial.rounds]
-    for one, names in zip(trial.rounds, counted, strict=True):
-        theirs = received.get(one.poster.partition("@")[0], 0)
+    report = Report(f"probe, a cap of {CAP} orders, seed {options.seed}")
+    rounds: list[_Round] = []
+    with service(directory, options, report, journal="", faults=FAULTS) as place:
+        chance, until = random.Random(options.seed), time.monotonic() + options.patience
+        while report.counts["kills"] < options.kills and time.monotonic() < until:
+            rounds.append(_Round(directory, len(rounds)))
+            _kill_and_end(rounds[-1], options, chance, until, report)
+    if report.counts["kills"] < options.kills:
+        report.trouble(f"only {report.counts['kills']} runs could be killed")
+    received = Counter(json.loads(place.path("service").read_text(encoding="utf-8"))["received"])
+    counted = {one.poster: _counted(one, place.base_url) for one in rounds}
+    for poster, names in counted.items():
+        theirs = received[key_of(poster)]
         if len(names) > CAP:
-            violations.append(("beyond", f"{one.poster}: {len(names)} orders were counted"))
+            report.violations.append(("beyond", f"{poster}: {len(names)} orders were counted"))
         if theirs > sum(name not in NOBODYS for name in names):
-            violations.append(("beyond", f"{one.poster}: {theirs} were received, {sorted(names)} counted"))
-    if received.get("None", 0) > sum(name in NOBODYS for names in counted for name in names):
-        violations.append(("beyond", f"{received['None']} without a poster were received"))
-    in_all, counted_in_all = sum(received.values()), sum(map(len, counted))
-    if in_all > counted_in_all:  # the service did not read the bodies of some requests
-        violations.append(("beyond", f"{in_all} were received, {counted_in_all} counted"))
-    rows = [("kills", trial.killed), ("journals", len(trial.rounds))]
-    rows += [("orders received", in_all), ("of them unread", received.get(UNREAD, 0))]
-    rows += [("orders counted", counted_in_all)]
-    return Report(
-        title=f"probe, a cap of {CAP} orders, seed {options.seed}",
-        trials=trial.killed,
-        rows=rows,
-        evidence=Evidence(keys=(), unasked=()),
-        violations=violations,
+            report.violations.append(("beyond", f"{poster}: {theirs} received, {sorted(names)} counted"))
+    every = [name for names in counted.values() for name in names]
+    if received["None"] > sum(name in NOBODYS for name in every):
+        report.violations.append(("beyond", f"{received['None']} without a poster were received"))
+    if received.total() > len(every):  # the service did not read the bodies of some requests
+        report.violations.append(("beyond", f"{received.total()} were received, {len(every)} counted"))
+    report.counts += Counter(
+        {
+            "journals": len(rounds),
+            "orders received": received.total(),
+            "of them unread": received[UNREAD],
+            "orders counted": len(every),
+        }
     )
+    return report
 
 
 @frozen
@@ -101,38 +99,22 @@ class _Round:
         return self.directory / f"round-{self.number}.{kind}"
 
 
-class _Trial:
-    """Rounds, until enough runs have been killed."""
-
-    def __init__(
-        self, options: argparse.Namespace, directory: Path, place: Place, troubles: list[str]
-    ) -> None:
-        self.killed = 0
-        self.rounds: list[_Round] = []
-        self._options, self._directory, self._place, self._troubles = options, directory, place, troubles
-        self._chance = random.Random(options.seed)
-        self._until = time.monotonic() + options.patience
-
-    def run(self) -> None:
-        while self.killed < self._options.kills and time.monotonic() < self._until:
-            self._round(_Round(self._directory, len(self.rounds)))
-        if self.killed < self._options.kills:
-            self._troubles.append(f"only {self.killed} runs could be killed")
-
-    def _round(self, one: _Round) -> None:
-        self.rounds.append(one)
-        one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
-        begin = partial(command, words=_words(one), fault=self._options.planted)
-        until = self.killed + min(KILLS, self._options.kills - self.killed)
-        for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
-            if self.killed < until:
-                is_due = _ChangeCount(one.path("profile"), self._chance.randint(1, 5))
-                self.killed += kill_when(fork(begin), is_due, until=self._until, chance=self._chance)
-        last = fork(begin)
-        if not await_end(last, self._until - time.monotonic()):
-            self._troubles.append("a run did not come to its end")
-        elif last.code not in (0, 1):  # exit code 1: an order that went wrong stopped the run
-            self._troubles.append(f"a run ended with {last.code}: {last_words()}")
+def _kill_and_end(
+    one: _Round, options: argparse.Namespace, chance: random.Random, until: float, report: Report
+) -> None:
+    """Kill runs with one journal, then let one end."""
+    one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
+    begin = partial(command, words=_words(one), fault=options.planted)
+    wanted = min(report.counts["kills"] + KILLS, options.kills)
+    for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
+        if report.counts["kills"] < wanted:
+            is_due = _ChangeCount(one.path("profile"), chance.randint(1, 5))
+            report.counts["kills"] += kill_when(fork(begin), is_due, until=until, chance=chance)
+    last = fork(begin)
+    if not await_end(last, until - time.monotonic()):
+        report.trouble("a run did not come to its end")
+    elif last.code not in (0, 1):  # exit code 1: an order that went wrong stopped the run
+        report.trouble(f"a run ended with {last.code}: {last_words()}")
 
 
 class _ChangeCount:

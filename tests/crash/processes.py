@@ -17,12 +17,25 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from attrs import define
+from typer.main import get_command
 
 from tests.crash.setting import Place
 from tests.mutation.in_process import plant_for_good
+from transfer_async._cli import probe_run  # noqa: F401 - as LATER
+from transfer_async._cli.app import app
+
+LATER = ("cattrs", "tenacity", "uvloop", "typer._adapters")
+"""What a command imports when it runs. It is imported here, so that not every forked process imports it."""
+
+COMMANDS = get_command(app)
+
+for name in LATER:
+    with contextlib.suppress(ImportError):
+        import_module(name)
 
 LARGEST = 65_536
 BROKEN = 70
@@ -31,7 +44,7 @@ BROKEN = 70
 LAST_WORDS = 30.0
 """Seconds in which a process must end when it is told to stop."""
 
-LOOK_EVERY = 0.01
+LOOK_EVERY = 0.003
 """Seconds between two checks of a process that is to be killed."""
 
 _PR_SET_PDEATHSIG = 1
@@ -146,13 +159,15 @@ def kill_when(child: Child, is_due: Callable[[], bool], *, until: float, chance:
     while child.code is None and time.monotonic() < until and not is_due():
         list(listen([child], LOOK_EVERY))
     if child.code is None:
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(chance.uniform(0, 0.02))
     child.kill()
     return child.code == -signal.SIGKILL
 
 
 @contextmanager
-def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str]) -> Iterator[Child]:
+def beside(
+    run: Callable[[socket.socket], None], what: str, trouble: Callable[[str], None]
+) -> Iterator[Child]:
     """Run a process that is never killed. At the end of the block, it is told to stop and must do so."""
     child = fork(run)
     try:
@@ -160,21 +175,19 @@ def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str])
     finally:
         child.tell(stop=True)
         if not await_end(child, LAST_WORDS):
-            troubles.append(f"{what} did not come to its end when told to")
+            trouble(f"{what} did not come to its end when told to")
         elif child.code:
-            troubles.append(f"{what} ended with {child.code}")
+            trouble(f"{what} ended with {child.code}")
 
 
 def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
     """Run a command of the command line in this process."""
-    from transfer_async._cli.app import app  # the modules that a forked process already has
-
     plant_for_good(fault)
     log = os.open(Place.here().path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for said in (1, 2):
         os.dup2(log, said)
     try:
-        app(list(words))
+        COMMANDS(list(words))
     finally:
         sys.stdout.flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import socket
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.processes import Channel, beside
-from tests.crash.setting import FAULTS, key_of
+from tests.crash.setting import FAULTS, Place, key_of
+from tests.crash.verdict import Report
 from transfer_async.sandbox import Fault, RequestRecord, Sandbox
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
@@ -23,12 +25,20 @@ UNREAD = "unread"
 
 @contextmanager
 def service(
-    directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
-) -> Iterator[dict[str, str]]:
-    """Run the service and yield its address. At the end of the block, the service writes its orders."""
-    serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
-    with beside(serve, "the service", troubles) as serving:
-        yield serving.hear() or {}
+    directory: Path,
+    options: argparse.Namespace,
+    report: Report,
+    *,
+    journal: str,
+    broker: str = "",
+    faults: Mapping[Fault, float] = FAULTS,
+) -> Iterator[Place]:
+    """Run the service, and enter its place. At the end of the block, the service writes its orders."""
+    serve = partial(_serve, seed=options.seed, faults=faults, results=directory / "service")
+    with beside(serve, "the service", report.trouble) as serving:
+        place = Place(directory=str(directory), journal=journal, broker=broker, **(serving.hear() or {}))
+        place.enter()
+        yield place
 
 
 def _serve(end: socket.socket, *, seed: int, faults: Mapping[Fault, float], results: Path) -> None:

@@ -1,44 +1,65 @@
 """Trials that really kill processes. `python -m tests.crash` runs them with any number of kills."""
 
 import re
-import subprocess
-import sys
+import tempfile
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from tests.crash.__main__ import main_into
 from tests.support import postgres
 from tests.support.brokers import NatsServer
 from tests.support.trials import ONLY_IN_TRIALS
 
 PATIENCE = 3000
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(PATIENCE + 120)
 needs_postgres = pytest.mark.skipif(not postgres.is_installed(), reason="there is no PostgreSQL to start")
 needs_nats = pytest.mark.skipif(not NatsServer.is_installed(), reason="there is no NATS to start")
 
+SERVER = get_context("forkserver")
+"""A process that imports the trials once, and forks a process without threads for each of them."""
+SERVER.set_forkserver_preload(
+    [f"tests.crash.{trial}" for trial in ("bulk", "workers", "upgrades", "decisions")]
+)
 
-def trial(*options: object, patience: int = PATIENCE) -> subprocess.CompletedProcess[str]:
+
+def trial(*options: object, patience: int = PATIENCE) -> tuple[int | None, str]:
+    """Run a trial. Return its exit code and its output."""
     words = [*map(str, options), "--patience", str(patience)]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.crash", *words],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "output"
+        process = SERVER.Process(target=main_into, args=(output, words), daemon=True)
+        process.start()
+        process.join()
+        return process.exitcode, output.read_text(encoding="utf-8")
 
 
 def kept(*options: object) -> str:
     """Run a trial. Check that every promise was kept, and return its table."""
-    ended = trial(*options)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    code, output = trial(*options)
+    assert code == 0, output
+    return output
+
+
+def noticed(violation: str, fault: str, *options: object, patience: int = PATIENCE) -> bool:
+    """Return whether trials with the planted ``fault`` report the violation. Each trial has another seed.
+
+    Whether one of a few kills meets a fault is a matter of chance: for example, a log is only lost if another
+    process closes the file in between. Five trials find it almost certainly, and mostly the first does. Each
+    has more time than the previous one, because on a busy machine a trial may end without a kill.
+    """
+    for number, seed in enumerate(range(4, 9), 1):
+        code, output = trial(*options, "--planted", fault, "--seed", seed, patience=number * patience)
+        assert code in (0, 1), output
+        if count(output, violation):
+            return True
+    return False
 
 
 def count(table: str, row: str) -> int:
-    found = re.search(rf"^ *{row} +(\d+)", table, re.MULTILINE)
+    found = re.search(rf"^ *{row} +(\d+)$", table, re.MULTILINE)
     return int(found[1]) if found else 0
 
 
@@ -137,7 +158,7 @@ def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: 
 def test_an_upgrade_in_two_transactions_is_noticed(journal: str, fault: str, size: int):
     words = ("upgrades", "--journal", journal, "--kills", size, "--planted", fault)
 
-    assert "violation: version 1 with keys_2" in trial(*words).stdout
+    assert "halves: version 1 with keys_2" in trial(*words)[1]
 
 
 FAULTS = {
@@ -173,18 +194,3 @@ def test_a_fault_in_the_workers_on_a_broker_is_noticed(fault: str, violation: st
 @pytest.mark.trial(ci=600, long=600)
 def test_a_fault_in_the_bulk_command_is_noticed(size: int):
     assert noticed("duplicate", "dead-request-is-sent-again", "bulk", "--lines", size, "--kills", 3)
-
-
-def noticed(violation: str, fault: str, *options: object, patience: int = PATIENCE) -> bool:
-    """Return whether trials with the planted ``fault`` report the violation. Each trial has another seed.
-
-    Whether one of a few kills meets a fault is a matter of chance: for example, a log is only lost if another
-    process closes the file in between. Five trials find it almost certainly, and mostly the first does. Each
-    has more time than the previous one, because on a busy machine a trial may end without a kill.
-    """
-    for number, seed in enumerate(range(4, 9), 1):
-        ended = trial(*options, "--planted", fault, "--seed", seed, patience=number * patience)
-        assert ended.returncode in (0, 1), ended.stdout + ended.stderr
-        if count(ended.stdout, violation) > 0:
-            return True
-    return False

@@ -14,16 +14,16 @@ import signal
 import socket
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
 from tests.crash.processes import Child, await_end, fork, listen
+from tests.crash.verdict import Report
 from tests.journal.released.stores import FileStore, Store, TableStore
 from tests.mutation.in_process import plant_for_good
 from tests.support.postgres import PostgresServer
@@ -54,22 +54,6 @@ class Fate:
         """Draw the moment at which an upgrade is killed."""
         at_random = chance.random() < 0.3
         return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
-
-
-@define
-class Report:
-    """The result of a trial."""
-
-    title: str
-    counts: Counter[str] = field(factory=Counter)
-    violations: list[str] = field(factory=list)
-
-    def lines(self) -> Iterator[str]:
-        """The table."""
-        yield self.title
-        for name, count in sorted(self.counts.items()):
-            yield f"  {name:<32}{count:>8}"
-        yield from (f"  violation: {why}" for why in self.violations)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -107,11 +91,11 @@ def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fa
         ends = [_end_of(child, fate) for child, fate in zip(children, fates, strict=True)]
         report.counts.update(ends)
         if GAVE_UP in ends and len(ends) == 1:  # each of two upgrades may find that the other is running
-            report.violations.append(f"nobody was in the way of one that gave up, with {fates}")
+            report.trouble(f"nobody was in the way of one that gave up, with {fates}")
         found = store.content()
         if found not in (before, after):
             tables = ", ".join(found.entry_tables)
-            report.violations.append(f"version {found.version} with {tables} after {fates}")
+            report.violations.append(("halves", f"version {found.version} with {tables} after {fates}"))
         if found != before:
             return
         report.counts["whole as version 1 after a kill"] += 1

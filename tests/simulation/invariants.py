@@ -7,12 +7,15 @@ more faults happen, the surviving workers have finished, and a healthy worker ha
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from tests.simulation.loop import PROCESS
+from tests.support.promises import KeyEvidence, broken_promises
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed, Outcome, TransferError
 from transfer_async._models.events import DuplicateSuspected
 from transfer_async._models.requests import OrderIntent
-from transfer_async.journal.model import Entry, KeyState
+from transfer_async.journal.model import FOUR_EYES, Entry, KeyState
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 if TYPE_CHECKING:
@@ -176,33 +179,20 @@ def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
     return None
 
 
-def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -> str | None:
-    """If a caller receives ``order_may_exist=False``, the service has no order of the key."""
-    error = record.error
-    if not isinstance(error, TransferError) or error.order_may_exist:
-        return None
-    made = world.service.order_of_key(record.key, seen=_seen_by(world, record))
-    return None if made is None else f"the caller of {record.key} receives {error!r}, but {made.id} exists"
-
-
-def _seen_by(world: "World", record: "Record") -> int | None:
-    """Return the number of orders when the call last read its key; None if the worker has not slept since."""
-    process = PROCESS.get()
-    return record.orders_seen if process is not None and process.thawed_at > record.read_at else None
-
-
-def nothing_is_published_as_free_that_has_an_order(
-    world: "World", record: "Record", outcome: OrderOutcome
+def no_order_of_its_key_exists_when_none_may(
+    world: "World", record: "Record", outcome: OrderOutcome | None = None
 ) -> str | None:
-    """If a worker publishes that no order may exist, the key has no order."""
-    if outcome.order_may_exist:
+    """If a caller receives, or a worker publishes, ``order_may_exist=False``, the key has no order.
+
+    A worker that slept since it read its key does not know about later orders.
+    """
+    said = record.error if outcome is None else outcome
+    if not isinstance(said, (TransferError, OrderOutcome)) or said.order_may_exist:
         return None
-    made = world.service.order_of_key(outcome.key, seen=_seen_by(world, record))
-    return (
-        None
-        if made is None
-        else f"{outcome.intent_id} is published as {outcome.outcome}, but {made.id} exists"
-    )
+    process = PROCESS.get()
+    has_slept = process is not None and process.thawed_at > record.read_at
+    made = world.service.order_of_key(record.key, seen=record.orders_seen if has_slept else None)
+    return None if made is None else f"{said!r} is said of key {record.key}, but {made.id} exists"
 
 
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
@@ -253,20 +243,49 @@ def no_duplicate_is_suspected(event: DuplicateSuspected) -> str | None:
 # --- when the story is over ---------------------------------------------------------------------
 
 
-def no_order_is_lost(world: "World") -> Iterator[str]:
-    """An order that was returned is still recorded as the order of its key."""
-    for record in world.witness.records:
-        if record.order is not None and (found := an_order_given_back_exists_and_is_on_record(world, record)):
-            yield f"in the end, {found}"
+def every_key_keeps_its_promises(world: "World") -> Iterator[str]:
+    """What a killed process must keep, too, holds for every key, and its order is that of its last intent."""
+    for key, entry in world.database.entries.items():
+        if key == FOUR_EYES:  # the rule of dual control, which belongs to no order
+            continue
+        made = [order for order in world.service.orders if order.key == key]
+        one = KeyEvidence(
+            key=key,
+            orders=[order.id for order in made],
+            told=[
+                ("created", call.order.id) for call in world.witness.records if call.order and call.key == key
+            ],
+            entry=_without_the_stubborn(world, entry),
+            open_effects=frozenset(_open_effects(world, key, entry)),
+        )
+        yield from (f"in the end, key {key}: {kind}, {why}" for kind, why in broken_promises(one))
+        if any(order.intent_id != entry.intent_id for order in made):
+            yield f"in the end, key {key} is for {entry.intent_id}, and has another's order"
+        if entry.state is KeyState.IN_DOUBT and world.setting.resolve in ("order", "id"):
+            yield f"key {key} is in doubt for ever"
 
 
-def every_order_binds_its_key(world: "World") -> Iterator[str]:
-    """The key of every order is recorded as created with it, or as in doubt."""
-    for made in world.service.orders:
-        entry = world.database.entries[made.key]
-        created = entry.state is KeyState.CREATED and entry.order_id == made.id
-        if entry.intent_id != made.intent_id or not (created or entry.state is KeyState.IN_DOUBT):
-            yield f"{made.id} exists, and its key is {entry.state.value} for {entry.intent_id}"
+def _without_the_stubborn(world: "World", entry: Entry) -> Entry:
+    """Return the entry without the pending undos that always fail."""
+    undos = tuple(undo for undo in entry.pending_undos if undo.hook != world.setting.stubborn)
+    return replace(entry, pending_undos=undos)
+
+
+def _open_effects(world: "World", key: str, entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the effects of the key's hooks that are not undone, and whose undo is not recorded.
+
+    One case is exempt: a worker slept while others ended its intent, then acted, and died or lost the journal
+    before it could record this.
+    """
+    pending = {(undo.hook, undo.intent.id) for undo in entry.pending_undos}
+    for place in world.bank.open:
+        if world.bank.seen[place].key != key or place in pending:
+            continue
+        process, when = world.bank.late.get(place, (None, 0.0))
+        if process is not None and (process.dead or process.troubled_at >= when):
+            world.saw("nobody's")
+        else:
+            yield place
 
 
 def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
@@ -274,53 +293,6 @@ def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
     for record in world.witness.records:
         if found := a_certain_no_is_true(world, record):
             yield f"in the end, {found}"
-
-
-def nothing_is_stuck(world: "World") -> Iterator[str]:
-    """No key stays claimed or sending without a worker, or in doubt although its outcome is known."""
-    for key, entry in world.database.entries.items():
-        if entry.state in (KeyState.CLAIMED, KeyState.SENDING):
-            yield f"key {key} is {entry.state.value} for ever"
-        if entry.state is KeyState.IN_DOUBT and world.setting.resolve in ("order", "id"):
-            yield f"key {key} is in doubt for ever"
-
-
-def what_is_owed_is_paid(world: "World") -> Iterator[str]:
-    """Every pending undo is done, unless its hook cannot be undone."""
-    for key, entry in world.database.entries.items():
-        for owed in entry.pending_undos:
-            if owed.hook != world.setting.stubborn:
-                yield f"{owed.hook} of {owed.intent.id} is owed for ever under key {key}"
-
-
-def _is_bound(entry: Entry) -> bool:
-    return entry.state in (KeyState.CREATED, KeyState.IN_DOUBT)
-
-
-def holds_are_kept_for_what_exists_or_may(world: "World") -> Iterator[str]:
-    """The funds of every order that exists or may exist are held."""
-    for entry in world.database.entries.values():
-        if _is_bound(entry) and entry.held is None and ("hold", entry.intent_id) not in world.bank.open:
-            yield f"{entry.intent_id} is {entry.state.value}, and its funds are not held"
-
-
-def nothing_else_is_held(world: "World") -> Iterator[str]:
-    """The effects of hooks for an intent that definitely failed are undone, or their undos are recorded.
-
-    One case is exempt: a worker slept while others ended its intent, then acted, and died or lost the journal
-    before it could record this.
-    """
-    entries = world.database.entries.values()
-    bound = {(hook, entry.intent_id) for entry in entries if _is_bound(entry) for hook in entry.hooks}
-    owed = {(one.hook, one.intent.id) for entry in entries for one in entry.pending_undos}
-    for place in world.bank.open:
-        if place in bound or place in owed:
-            continue
-        process, when = world.bank.late.get(place, (None, 0.0))
-        if process is not None and (process.dead or process.troubled_at >= when):
-            world.saw("nobody's")
-        else:
-            yield f"{place[0]} of {place[1]} is never undone"
 
 
 def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
@@ -360,13 +332,8 @@ def what_nobody_could_prevent_is_detected(world: "World") -> Iterator[str]:
 
 
 IN_THE_END: tuple[Callable[["World"], Iterator[str]], ...] = (
-    no_order_is_lost,
-    every_order_binds_its_key,
+    every_key_keeps_its_promises,
     every_certain_no_stayed_one,
-    nothing_is_stuck,
-    what_is_owed_is_paid,
-    holds_are_kept_for_what_exists_or_may,
-    nothing_else_is_held,
     the_end_of_a_doubt_is_published,
     what_is_published_is_true,
 )

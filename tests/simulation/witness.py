@@ -179,7 +179,7 @@ class Witness:
 
     def publishing(self, record: Record, outcome: OrderOutcome) -> None:
         """Note that a worker is about to publish an outcome."""
-        self.check(invariants.nothing_is_published_as_free_that_has_an_order(self.world, record, outcome))
+        self.check(invariants.no_order_of_its_key_exists_when_none_may(self.world, record, outcome))
 
     def published(self, outcome: OrderOutcome) -> None:
         """Note that an outcome was published."""

@@ -7,7 +7,6 @@ has an outcome, and no order is duplicated or lost.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,7 @@ from tests.crash.broker import customers
 from tests.crash.broker.harness import Harness
 from tests.crash.processes import beside
 from tests.crash.service import service
-from tests.crash.setting import Place
-from tests.crash.verdict import Faults, KeyEvidence, Report, gather, of_the_key, of_the_telling, violations
+from tests.crash.verdict import Evidence, Faults, Report, of_the_key, of_the_telling
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
@@ -29,33 +27,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial, and compare the service, the bank, the journal and the reported outcomes."""
-    troubles: list[str] = []
+    report = Report(f"broker, seed {options.seed}")
     with ExitStack() as stack:
         postgres, nats = stack.enter_context(PostgresServer()), stack.enter_context(NatsServer())
-        harness = Harness(options, nats, postgres, troubles)
-        with service(directory, seed=options.seed, troubles=troubles) as where:
-            place = Place(directory=str(directory), journal=postgres.dsn, broker=nats.address, **where)
-            place.enter()
+        with service(directory, options, report, journal=postgres.dsn, broker=nats.address) as place:
             serve = partial(customers.serve, place=place, seed=options.seed)
-            with beside(serve, "the customers", troubles) as serving:
-                harness.run(place, serving)
-        evidence = gather(place, place.path("keys").read_text(encoding="utf-8").split("\n"))
-    rate = harness.answered / harness.seconds if harness.seconds else 0
-    broken = violations(evidence, _of_the_command)
-    return Report(
-        title=f"broker, seed {options.seed}: {harness.seconds:.1f} s, {rate:.0f} commands a second",
-        trials=harness.met.total(),
-        rows=_rows(harness.met, dead_letters=sum("parked" in one.ends for one in evidence.keys)),
-        evidence=evidence,
-        violations=[*broken, *(("trouble", why) for why in troubles)],
-    )
+            with beside(serve, "the customers", report.trouble) as serving:
+                Harness(options, nats, postgres, place, serving, report).run()
+        keys = place.path("keys").read_text(encoding="utf-8").split("\n")
+        report.compare(place, keys, _of_the_command)
+    return report
 
 
-def _rows(met: Counter[str], *, dead_letters: int) -> list[tuple[str, int]]:
-    return [*met.items(), ("dead letters", dead_letters)]
-
-
-def _of_the_command(one: KeyEvidence) -> Faults:
+def _of_the_command(one: Evidence) -> Faults:
     """Check the key and its reported outcomes. An unreadable command must be dead-lettered instead."""
     if not one.key.startswith("bad"):
         yield from of_the_key(one)

@@ -70,7 +70,7 @@ class _Customers:
         await self._send_until_told()
         while self._open:
             await self._room_made()
-        self._channel.tell(answered=len(self._keys))
+        self._channel.tell(answered=True)
         await self._until_nothing_is_untold()
         self._channel.tell(quiet=True)
 

@@ -6,7 +6,6 @@ import argparse
 import random
 import signal
 import time
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -14,13 +13,19 @@ from attrs import define
 
 from tests.crash.processes import LAST_WORDS, Child, as_options, command, fork, last_words, listen
 from tests.crash.setting import LEASE, SCOPE, Place
+from tests.crash.verdict import Report
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
 BETWEEN_FATES = (0, 8)
 """The minimum and maximum number of outcomes between two faults, so that kills hit orders at any speed."""
 
-FATES = {signal.SIGKILL: 0.86, signal.SIGTERM: 0.08, signal.SIGSTOP: 0.06}
+FATES = {
+    signal.SIGKILL: (0.86, "kills"),
+    signal.SIGTERM: (0.08, "stops"),
+    signal.SIGSTOP: (0.06, "pauses"),
+}
+"""The signals that a worker gets, each with its share and its name in the table."""
 
 SETTLE_AFTER = 5.0
 """Seconds after which a doubt may be refuted. By then, the longest stall of the service has ended."""
@@ -63,83 +68,76 @@ class Harness:
         options: the options of the trial.
         broker: the broker, which is killed or stopped, and started again.
         postgres: the server of the journal, which is stopped immediately, and started again.
-        troubles: receives the errors of the trial.
+        place: the addresses and files of the trial.
+        customers: the process that sends the commands and reads the outcomes.
+        report: receives the counts and errors of the trial.
     """
 
     def __init__(
-        self, options: argparse.Namespace, broker: NatsServer, postgres: PostgresServer, troubles: list[str]
+        self,
+        options: argparse.Namespace,
+        broker: NatsServer,
+        postgres: PostgresServer,
+        place: Place,
+        customers: Child,
+        report: Report,
     ) -> None:
-        self.options = options
-        self.broker = broker
-        self.postgres = postgres
-        self.troubles = troubles
-        self.met: Counter[str] = Counter(kills=0)
-        self.answered = 0
-        self.seconds = 0.0
+        self.options, self.broker, self.postgres = options, broker, postgres
+        self.place, self.customers, self.report = place, customers, report
         self._chance = random.Random(options.seed)
         self._workers: dict[Child, _Worker] = {}
         self._until = time.monotonic() + options.patience
 
     # --- the run --------------------------------------------------------------------------------
 
-    def run(self, place: Place, customers: Child) -> None:
+    def run(self) -> None:
         """Run until all requested faults have happened and every command has an outcome."""
         try:
-            self._run(place, customers)
+            self._await("ready")
+            self._replace()
+            self._let_fates_come()
+            self.customers.tell(stop=True)
+            self._await("answered")
+            self._await("quiet")
+            self._stop_in_order()
         finally:
             for child in self._workers:
                 child.kill()
 
-    def _run(self, place: Place, customers: Child) -> None:
-        if not self._hears(customers, "ready"):
-            return
-        began = time.monotonic()
-        self._replace(place)
-        self._let_fates_come(place, customers)
-        customers.tell(stop=True)
-        self.answered = int((self._hears(customers, "answered") or {}).get("answered", 0))
-        self.seconds = time.monotonic() - began
-        self._hears(customers, "quiet")
-        self._stop_in_order()
-
-    def _let_fates_come(self, place: Place, customers: Child) -> None:
+    def _let_fates_come(self) -> None:
         wanted, times = self.options.kills, self.options.restarts
         restarts = [wanted * (at + 1) // (times + 1) for at in range(times)]
-        while self.met["kills"] < wanted:
+        while self.report.counts["kills"] < wanted:
             if time.monotonic() > self._until:
-                self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
+                self.report.trouble(f"it did not come to its end within {self.options.patience:g} s")
                 return
-            self._await_outcomes(customers)
+            self._await_outcomes()
             # A pause or a wake-up can follow at any time.
             time.sleep(self._chance.uniform(0, 0.1))
             self._wake()
             self._meet_fate()
             self._bury()
-            self._replace(place)
-            if restarts and self.met["kills"] >= restarts[0]:
+            self._replace()
+            if restarts and self.report.counts["kills"] >= restarts[0]:
                 restarts.pop(0)
                 self._restart_servers()
 
-    def _await_outcomes(self, customers: Child) -> None:
+    def _await_outcomes(self) -> None:
         """Return after some more outcomes, or when the broker is about to redeliver."""
         left, until = self._chance.randint(*BETWEEN_FATES), time.monotonic() + ACK_WAIT
         while left > 0 and time.monotonic() < until:
-            left -= len(list(listen([customers], until - time.monotonic())))
+            left -= len(list(listen([self.customers], until - time.monotonic())))
 
     def _meet_fate(self) -> None:
         one = self._chance.choice([one for one in self._workers.values() if not one.is_told] or [None])
         if one is None or one.wakes_at is not None:
             return
-        (fate,) = self._chance.choices(list(FATES), weights=list(FATES.values()))
+        (fate,) = self._chance.choices(list(FATES), weights=[share for share, _ in FATES.values()])
         one.child.send(fate)
-        if fate == signal.SIGKILL:
-            self.met["kills"] += 1
-        elif fate == signal.SIGTERM:
-            one.is_told = True
-            self.met["stops"] += 1
-        else:
+        self.report.counts[FATES[fate][1]] += 1
+        one.is_told = fate == signal.SIGTERM
+        if fate == signal.SIGSTOP:
             one.wakes_at = time.monotonic() + self._chance.uniform(1.2, 1.8) * LEASE
-            self.met["pauses"] += 1
 
     def _wake(self) -> None:
         for one in self._workers.values():
@@ -149,15 +147,15 @@ class Harness:
 
     def _restart_servers(self) -> None:
         self.broker.restart(at_once=self._chance.random() < 0.5)
-        self.met["restarts of the broker"] += 1
+        self.report.counts["restarts of the broker"] += 1
         self.postgres.restart(at_once=True)
-        self.met["stops of the database"] += 1
+        self.report.counts["stops of the database"] += 1
 
     # --- workers --------------------------------------------------------------------------------
 
-    def _replace(self, place: Place) -> None:
+    def _replace(self) -> None:
         while sum(not one.is_told for one in self._workers.values()) < WORKERS:
-            child = fork(partial(command, words=words_of(place), fault=self.options.planted))
+            child = fork(partial(command, words=words_of(self.place), fault=self.options.planted))
             self._workers[child] = _Worker(child)
 
     def _bury(self, seconds: float = 0.0) -> None:
@@ -165,7 +163,7 @@ class Harness:
         for child, _ in listen(self._workers, seconds):
             one = self._workers.pop(child)
             if child.code is not None and child.code >= 0 and not (one.is_told and child.code == 0):
-                self.troubles.append(f"a worker ended with {child.code}: {last_words()}")
+                self.report.trouble(f"a worker ended with {child.code}: {last_words()}")
 
     def _stop_in_order(self) -> None:
         for one in self._workers.values():
@@ -177,14 +175,13 @@ class Harness:
         while self._workers and time.monotonic() < until:
             self._bury(until - time.monotonic())
         if self._workers:
-            self.troubles.append("workers did not come to their end when told to")
+            self.report.trouble("workers did not come to their end when told to")
 
-    def _hears(self, customers: Child, word: str) -> dict[str, Any] | None:
-        """Return the customers' message that contains ``word``. Resume paused workers while waiting."""
-        while customers.code is None and time.monotonic() < self._until:
+    def _await(self, word: str) -> None:
+        """Wait until the customers send a message that contains ``word``. Resume paused workers meanwhile."""
+        while self.customers.code is None and time.monotonic() < self._until:
             self._wake()
-            for _, message in listen([customers], 0.1):
+            for _, message in listen([self.customers], 0.1):
                 if message is not None and word in message:
-                    return message
-        self.troubles.append(f"it was never {word}, within {self.options.patience:g} s")
-        return None
+                    return
+        self.report.trouble(f"it was never {word}, within {self.options.patience:g} s")

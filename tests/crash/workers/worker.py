@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from attrs import define, frozen
 
 from tests.crash.bank import Bank, Book
 from tests.crash.processes import Channel
-from tests.crash.setting import LEASE, POLICY, SCOPE, Place, Point, order_of
+from tests.crash.setting import LEASE, PATIENCE, POLICY, SCOPE, Place, Point, order_of
 from tests.mutation.in_process import plant_for_good
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._http.transport import ExchangeResult, Transport
@@ -334,3 +335,39 @@ class _Side:
     async def close(self) -> None:
         await self.client.close()
         await self.journal.close()
+
+
+# --- a visitor of the journal --------------------------------------------------------------------
+
+
+PAUSE = 0.2
+DEATHS = 0.05
+LOCKS = 0.01
+LOCKED = 1.2 * PATIENCE
+"""The seconds for which a visitor may lock a file: longer than the workers wait, so that their calls fail."""
+
+
+def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
+    """Open and close the journal repeatedly, as the command line does, until killed. Die sometimes."""
+    chance = random.Random(seed)
+    while True:
+        asyncio.run(_look_or_die(place, chance))
+        if not place.is_postgres and chance.random() < LOCKS:
+            # Another process may be faster, or a planted fault may have damaged the journal.
+            with contextlib.suppress(sqlite3.DatabaseError):
+                _lock(place.journal)
+        time.sleep(chance.uniform(0, PAUSE))
+
+
+async def _look_or_die(place: Place, chance: random.Random) -> None:
+    with contextlib.suppress(Exception):  # whatever its store raises: it may be away, or locked
+        async with place.new_journal() as journal:
+            await journal.count_in_doubt(SCOPE)
+            if chance.random() < DEATHS:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lock(path: str) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        time.sleep(LOCKED)
