@@ -88,25 +88,6 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
 
 
 @ONLY_IN_TRIALS
-async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doubt(bench):
-    bench.sandbox.faults.add(StallAfterProcessing(), times=2)
-    async with bench.started("--concurrency", "2") as command:
-        await bench.sandbox.stalled(2)
-        command.process.send_signal(signal.SIGINT)
-        await command.line(STOPPING)
-        command.process.send_signal(signal.SIGINT)
-        first = await command.end()
-    second = await bench.ran()
-
-    assert first[0] == 130
-    assert "2 unknown" in first[1]
-    assert second[0] == 5
-    assert "58 created, 2 unknown" in second[1]
-    assert "in doubt: 2." in second[1]
-    assert len(bench.sandbox.orders) == LINES  # the two orders in doubt exist and were not sent again
-
-
-@ONLY_IN_TRIALS
 async def test_two_concurrent_runs_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
