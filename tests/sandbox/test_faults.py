@@ -1,8 +1,9 @@
 """Each fault: the bytes that the client receives, and whether the order exists."""
 
 import asyncio
+import gzip
 import json
-import zlib
+import re
 
 import pytest
 
@@ -62,9 +63,6 @@ async def test_faults_that_respond_have_this_response_and_order_count(fault, sta
         assert (await client.ask(order_body())).status == 200
 
 
-# --- a response that does not arrive ------------------------------------------------------------
-
-
 async def test_close_before_reading_does_not_wait_for_the_body_and_creates_no_order(
     sandbox: Sandbox, client: WireClient
 ):
@@ -99,27 +97,24 @@ async def test_reset_after_processing_resets_the_connection_and_the_order_exists
     assert len(sandbox.orders) == 1
 
 
-@pytest.mark.parametrize("keep", [1, 100, 1_000_000])
-async def test_a_truncated_body_is_shorter_than_its_content_length(
-    sandbox: Sandbox, client: WireClient, keep: int
-):
-    client.meets(TruncatedBody(keep))
-    status, headers = await client.head()
-    body = await client.rest()
+@each(
+    ("fault", "body"),
+    [
+        (TruncatedBody(1), rb"\{"),
+        (TruncatedBody(100), rb"\{.{99}"),
+        (TruncatedBody(1_000_000), rb"\{.*\}"),
+        (TruncatedBody(20, chunked=True), rb"14\r\n\{.{19}\r\n"),
+    ],
+)
+async def test_a_truncated_body_is_shorter_than_its_length_or_lacks_the_last_chunk(fault, body):
+    async with Sandbox() as sandbox, connected(sandbox) as client:
+        client.meets(fault)
+        status, headers = await client.head()
+        rest = await client.rest()
 
-    assert (status, body[:1], len(sandbox.orders)) == (200, b"{", 1)
-    assert len(body) <= min(keep, int(headers["Content-Length"]) - 1)
-
-
-async def test_a_truncated_chunked_body_lacks_the_last_chunk(sandbox: Sandbox, client: WireClient):
-    client.meets(TruncatedBody(20, chunked=True))
-    _, headers = await client.head()
-    body = await client.rest()
-
-    assert headers["Transfer-Encoding"] == "chunked"
-    assert body.startswith(b"14\r\n{")
-    assert not body.endswith(b"0\r\n\r\n")
-    assert len(sandbox.orders) == 1
+        assert (status, len(sandbox.orders)) == (200, 1)
+        assert re.fullmatch(body, rest, re.DOTALL)
+        assert headers.get("Transfer-Encoding") == "chunked" or len(rest) < int(headers["Content-Length"])
 
 
 async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox: Sandbox, client: WireClient):
@@ -131,9 +126,6 @@ async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox:
     assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
     assert raw.endswith(b"\r\n\r\nzz\r\n{}\r\n")
     assert len(sandbox.orders) == 1
-
-
-# --- a response that arrives late ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("fault", "early"), [(StallBeforeProcessing(), 0), (StallAfterProcessing(), 1)])
@@ -192,9 +184,6 @@ async def test_slow_bytes_send_the_whole_response_in_pieces():
     assert waits.count(0.25) == -(-len(answer.body) // 1000)
 
 
-# --- a response that says something else --------------------------------------------------------
-
-
 async def test_wrong_types_replace_fields_of_the_order(sandbox: Sandbox, client: WireClient):
     sandbox.faults.add(WrongTypes())
     answer = (await client.ask(order_body())).json
@@ -251,27 +240,27 @@ async def test_an_unsolicited_reply_is_dropped_after_the_client_closed(sandbox: 
     assert len(sandbox.orders) == 1
 
 
-# --- a response that is huge --------------------------------------------------------------------
+@each(
+    ("fault", "headers", "size", "read"),
+    [
+        (HugeBody(3 * MEGABYTE), {}, range(3 * MEGABYTE, 4 * MEGABYTE), bytes),
+        (
+            CompressedHugeBody(10 * MEGABYTE),
+            {"Content-Encoding": "gzip"},
+            range(MEGABYTE // 10),
+            gzip.decompress,
+        ),
+    ],
+)
+async def test_a_huge_body_has_the_order_and_may_be_small_on_the_wire(fault, headers, size, read):
+    async with Sandbox() as sandbox, connected(sandbox) as client:
+        client.meets(fault)
+        head = (await client.head())[1]
+        body = await _chunks(client)
 
-
-async def test_a_huge_body_has_the_order_and_the_requested_padding(sandbox: Sandbox, client: WireClient):
-    client.meets(HugeBody(3 * MEGABYTE))
-    _, headers = await client.head()
-    body = await _chunks(client)
-
-    assert headers["Transfer-Encoding"] == "chunked"
-    assert len(body) > 3 * MEGABYTE
-    assert json.loads(body)["id"] in sandbox.orders
-
-
-async def test_a_compressed_huge_body_is_small_on_the_wire(sandbox: Sandbox, client: WireClient):
-    client.meets(CompressedHugeBody(10 * MEGABYTE))
-    _, headers = await client.head()
-    body = await _chunks(client)
-
-    assert headers["Content-Encoding"] == "gzip"
-    assert len(body) < MEGABYTE // 10
-    assert json.loads(zlib.decompress(body, 31))["id"] in sandbox.orders
+        assert head.items() >= {"Transfer-Encoding": "chunked", **headers}.items()
+        assert len(body) in size
+        assert json.loads(read(body))["id"] in sandbox.orders
 
 
 async def _chunks(client: WireClient) -> bytes:
