@@ -141,14 +141,8 @@ async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_it
     [
         (b"X-Tenant 7", "line 1: must be a name, a colon and a value"),
         (b"X-Tenant: 7\nX-Tenant: s3cret", "line 2: the header occurs twice"),
-        (
-            b"Authorization: s3cret",
-            "Authorization is set by the client or by HTTP itself; choose another header",
-        ),
-        (
-            b"X-Tenant:",
-            "the value of X-Tenant must be non-empty printable ASCII without spaces at either end",
-        ),
+        (b"Host: s3cret", "Host is set by the client or by HTTP itself; choose another header"),
+        (b"X:", "the value of X must be non-empty printable ASCII without spaces at either end"),
         (b"X: s3cret\xff", "cannot be read (the file is not UTF-8); it must be a text file of headers"),
         (None, "cannot be read (No such file or directory); it must be a text file of headers"),
     ],
@@ -256,16 +250,10 @@ COMMANDS: dict[str, list[Any]] = {
 }
 
 WRONG = [
-    (
-        ["--ca", "/nowhere"],
-        "--ca: cannot be used (No such file or directory); it must be a readable PEM file",
-    ),
+    (["--ca", "/no"], "--ca: cannot be used (No such file or directory); it must be a readable PEM file"),
     (["--ca", "BAD"], "--ca: cannot be used ("),
     (["--client-cert", "BAD"], "--client-cert: cannot be used ("),
-    (
-        ["--client-cert", "CERT", "--client-key", "/no"],
-        "--client-cert, --client-key: cannot be used (No such",
-    ),
+    (["--client-cert", "CERT", "--client-key", "/no"], "--client-cert, --client-key: cannot be used (No"),
     (["--client-key", "KEY"], "--client-key: can be used only with --client-cert"),
     (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not contain a path; "),
     (["--proxy", f"socks5://bank:{PASSWORD}@proxy"], "--proxy: must be an address such as http://user:"),

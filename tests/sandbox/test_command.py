@@ -48,10 +48,7 @@ def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
     ("arguments", "why"),
     [
         (["--fault", "meteor=0.1"], "sandbox: --fault meteor=0.1: fault must be one of close-before-"),
-        (
-            ["--fault", "redirect"],
-            "the share of orders to affect is missing: write, for example, redirect=0.05",
-        ),
+        (["--fault", "redirect"], "orders to affect is missing: write, for example, redirect=0.05"),
         (["--fault", "redirect=often"], "the share of orders to affect is missing"),
         (["--fault", "redirect=2"], "the share of redirect must be from 0 to 1, not 2.0"),
         (["--fault", "status=0.1"], "missing required field `status`"),

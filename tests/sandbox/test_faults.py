@@ -35,6 +35,7 @@ from .wire_client import WireClient, connected, order_body
 
 MEGABYTE = 1 << 20
 ELSEWHERE = {"Location": "https://e.org/"}
+GZIP = {"Content-Encoding": "gzip"}
 WAIT = {"Retry-After": "1"}
 
 
@@ -244,12 +245,7 @@ async def test_an_unsolicited_reply_is_dropped_after_the_client_closed(sandbox: 
     ("fault", "headers", "size", "read"),
     [
         (HugeBody(3 * MEGABYTE), {}, range(3 * MEGABYTE, 4 * MEGABYTE), bytes),
-        (
-            CompressedHugeBody(10 * MEGABYTE),
-            {"Content-Encoding": "gzip"},
-            range(MEGABYTE // 10),
-            gzip.decompress,
-        ),
+        (CompressedHugeBody(10 * MEGABYTE), GZIP, range(MEGABYTE // 10), gzip.decompress),
     ],
 )
 async def test_a_huge_body_has_the_order_and_may_be_small_on_the_wire(fault, headers, size, read):

@@ -130,6 +130,7 @@ def test_an_unreadable_body_is_refused_with_the_reason(service: Service, body, s
 
 
 NAIRA = {"matcher_currency": "NGN", "matcher_amount": "155025.00", "exchange_rate": "1"}
+ZELLE = {"poster_payment_method_type": "zelle_payment"}
 NEW, RECIPIENT = "new@example.com", "poster_recipient_username"
 
 
@@ -142,10 +143,7 @@ NEW, RECIPIENT = "new@example.com", "poster_recipient_username"
         ({"poster_amount": "155025.01"}, "must equal matcher_amount multiplied by exchange_rate"),
         ({"poster_username": "lucie.moreau@example.com"}, "must be an active customer"),
         ({"poster_username": BANK.username}, "must be an active customer"),
-        (
-            {"poster_payment_method_type": "zelle_payment"},
-            "is not one of the poster's payment types in this currency",
-        ),
+        (ZELLE, "is not one of the poster's payment types in this currency"),
         (NAIRA | {RECIPIENT: "chidi.obi@example.com"}, "cannot be traded with the poster's currency"),
         ({RECIPIENT: "nobody@example.com"}, "is not a registered account"),
         ({RECIPIENT: BANK.username}, "is not a registered account"),

@@ -664,12 +664,7 @@ async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_po
 @each(
     ("part", "call", "error", "why"),
     [
-        (
-            create_input.Keys,
-            "seen",
-            sqlite3.OperationalError("full"),
-            "cannot write the temporary file of keys",
-        ),
+        (create_input.Keys, "seen", sqlite3.OperationalError(), "cannot write the temporary file of keys"),
         (create_input.Checking, "run", OSError(5, "torn"), "FILE: cannot be read (torn)"),
     ],
 )

@@ -1,6 +1,7 @@
 """CSV files: valid rows are read exactly, and faults are reported with line and column."""
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -16,7 +17,6 @@ from transfer_async._cli.create_input import COLUMNS, OPTIONAL
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models import requests
 
-MISSING = "is missing: add this column"
 NEEDED = [name for name in COLUMNS if name not in OPTIONAL]
 
 
@@ -69,53 +69,46 @@ UNCLOSED = "contains a line break: check that every quote is closed"
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 
+USE_COMMAS = "as separators: use commas, and a decimal point in amounts"
+
+
+def without(name: str) -> str:
+    return csv_text([], columns=[column for column in COLUMNS if column != name])
+
+
 def swallowed() -> str:
     """Return a file in which two stray quotes turn the lines between them into one cell of a whole row."""
     rows = [row(number, beneficiary_first="Ben", beneficiary_last="Okri") for number in range(1, 6)]
     rows[1]["beneficiary_last"] = "<Okri"
     rows[3]["beneficiary_last"] = "Okri>"
-    text = csv_text(rows, columns=[*NEEDED, "held", "beneficiary_first", "beneficiary_last"])
-    return text.replace("<", '"').replace(">", '"')
+    columns = [*NEEDED, "held", "beneficiary_first", "beneficiary_last"]
+    return re.sub("[<>]", '"', csv_text(rows, columns=columns))
 
 
 @each(
-    ("text", "found"),
+    ("text", "line", "column", "why"),
     [
-        *(
-            (csv_text([], columns=[name for name in COLUMNS if name != missing]), [(1, missing, MISSING)])
-            for missing in NEEDED
-        ),
-        (
-            GOOD.replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1),
-            [
-                (1, f"column 2, 'held?[2J{'d' * 32}…'", "is unknown: correct or remove it"),
-                (1, "key", "is the name of more than one column: keep one of them"),
-            ],
-        ),
+        *((without(name), 1, name, "is missing: add this column") for name in NEEDED),
         # Spreadsheets write semicolons in countries that use a decimal comma.
-        *(
-            (
-                GOOD.replace(",", mark),
-                [(1, "", f"uses {name} as separators: use commas, and a decimal point in amounts")],
-            )
-            for mark, name in SEPARATORS.items()
-        ),
-        (
-            f"{FIRST}\n{SECOND}",
-            [(1, "", "contains no known column name: the first line must be the header")],
-        ),
-        (f"{HEADER}\n{FIRST},x\n{SECOND}", [(2, "", "has more values than the header has columns")]),
-        (f"{HEADER}\n{FIRST},\n{SECOND}", [(2, "", "has more values than the header has columns")]),
-        (
-            f"{HEADER}\n{FIRST.rpartition(',')[0]}\n{SECOND}",
-            [(2, "", "has fewer values than the header has columns")],
-        ),
-        (csv_text([row(1, held='"A", said\nthe bank'), row(2)]), [(2, "held", UNCLOSED)]),
-        (swallowed(), [(3, "beneficiary_last", UNCLOSED)]),
+        *((GOOD.replace(",", sign), 1, "", f"uses {name} {USE_COMMAS}") for sign, name in SEPARATORS.items()),
+        (f"{FIRST}\n{SECOND}", 1, "", "contains no known column name: the first line must be the header"),
+        (f"{HEADER}\n{FIRST},x\n{SECOND}", 2, "", "has more values than the header has columns"),
+        (f"{HEADER}\n{FIRST},\n{SECOND}", 2, "", "has more values than the header has columns"),
+        (f"{HEADER}\n{FIRST[:-1]}\n{SECOND}", 2, "", "has fewer values than the header has columns"),
+        (csv_text([row(1, held='"A", said\nthe bank'), row(2)]), 2, "held", UNCLOSED),
+        (swallowed(), 3, "beneficiary_last", UNCLOSED),
     ],
 )
-def test_each_fault_has_its_line_its_column_and_its_reason(text, found):
-    assert faults(text) == found
+def test_each_fault_has_its_line_its_column_and_its_reason(text, line, column, why):
+    assert faults(text) == [(line, column, why)]
+
+
+def test_unknown_and_duplicate_columns_are_faults_with_their_names():
+    """If the fault had only the column's number, the user would have to count columns."""
+    assert faults(GOOD.replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)) == [
+        (1, f"column 2, 'held?[2J{'d' * 32}…'", "is unknown: correct or remove it"),
+        (1, "key", "is the name of more than one column: keep one of them"),
+    ]
 
 
 def test_faults_are_named_by_their_columns():

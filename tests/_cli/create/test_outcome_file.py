@@ -199,13 +199,13 @@ def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
     assert len(told["poster_fee"]) < 20
 
 
+REFUSED = Refused(status=422, order_may_exist=False)
+
+
 @each(
     ("error", "told"),
     [
-        (
-            Refused(status=422, order_may_exist=False),
-            {"outcome": "refused", "order_may_exist": False, "status": 422},
-        ),
+        (REFUSED, {"outcome": "refused", "order_may_exist": False, "status": 422}),
         (OutcomeUnknown(status=503), {"outcome": "unknown", "order_may_exist": True, "status": 503}),
         (UnreadableOrder(order_id="tx-2"), {"outcome": "unknown", "order_id": "tx-2"}),
         (KeyBusy(retry_after=3.0), {"outcome": "not_sent", "order_may_exist": True, "error": "KeyBusy"}),
