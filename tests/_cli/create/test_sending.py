@@ -14,13 +14,7 @@ from tests.support.bank import Gate, World
 from tests.support.cases import each
 from tests.support.order_files import row, told
 from transfer_async._cli import create_command, create_input
-from transfer_async._cli.create_command import (
-    AT_LEAST,
-    NOT_READY,
-    BulkRun,
-    CircuitBreaker,
-    request_of,
-)
+from transfer_async._cli.create_command import AT_LEAST, NOT_READY, BulkRun, CircuitBreaker, request_of
 from transfer_async._cli.create_input import COLUMNS, Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Tally
 from transfer_async._cli.process import Stopping
@@ -52,11 +46,9 @@ class Heard:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.shown: list[tuple[int, int | None]] = []
         self.on_show: Any = lambda: None
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        self.shown.append((done, total))
         self.on_show()
 
     def say(self, line: str) -> None:

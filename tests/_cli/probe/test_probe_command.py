@@ -35,16 +35,8 @@ async def sandbox(monkeypatch, here):
         yield sandbox
 
 
-ORDERING = [
-    "--order",
-    "order.json",
-    "--journal",
-    "probe.db",
-    "--most-amount",
-    "2000000",
-    "--most-orders",
-    "3",
-]
+CAP = ("--most-amount", "2000000", "--most-orders", "3")
+ORDERING = ("--order", "order.json", "--journal", "probe.db", *CAP)
 """The command-line options for levels 1 and 2."""
 
 
