@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,19 +28,12 @@ print(*{"aiohttp", "attrs", "cattrs", "typer"} & set(sys.modules))
 def test_the_version_is_shown_without_the_client(tmp_path: Path):
     about = tmp_path / "transfer_async-1.2.3.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: transfer_async\nVersion: 1.2.3\n", encoding="utf-8"
-    )
+    (about / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: transfer_async\nVersion: 1.2.3\n")
     path = os.pathsep.join([str(tmp_path), str(Path(launcher.__file__).parents[2])])
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, check=True)
 
-    assert done.stdout.splitlines() == ["transfer-async 1.2.3", ""]
+    assert done.stdout == b"transfer-async 1.2.3\n\n"
 
 
 def test_the_version_is_the_same_as_that_of_the_command_line(
@@ -58,7 +52,7 @@ def test_the_version_is_the_same_as_that_of_the_command_line(
     [
         (["--version", "--nope"], 2, "No such option: --nope"),
         (["--help"], 0, "Usage: transfer-async"),
-        ([], 2, "Usage: transfer-async"),
+        ([], 2, "whoami"),
     ],
 )
 def test_other_arguments_are_parsed_by_the_command_line(words, code, told, monkeypatch, capsys):
@@ -84,26 +78,24 @@ async def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def run_process(
-    words: list[str], *, shell: str = "", **environment: str
-) -> subprocess.CompletedProcess[bytes]:
-    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "transfer_async", *words]
+def run_journal(*words: str, path: Path, shell: str = "", **environment: str) -> Any:
+    options = ["--journal", str(path), "--base-url", SCOPE]
+    program = [sys.executable, "-m", "transfer_async", "journal", *words, *options]
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", *program]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
 
 
 @ONLY_IN_TRIALS
 def test_a_key_that_the_terminal_cannot_show_is_escaped(path: Path):
-    words = ["journal", "list", "--journal", str(path), "--base-url", SCOPE]
-    done = run_process(words, PYTHONIOENCODING="latin-1")
+    done = run_journal("list", path=path, PYTHONIOENCODING="latin-1")
 
     assert (done.returncode, done.stderr) == (0, b"")
     assert KEY.encode("ascii", "backslashreplace") in done.stdout
 
 
 async def test_a_command_with_closed_streams_does_its_work(path: Path):
-    options = ["--by", "ada", "--reason", "seen", "--journal", str(path), "--base-url", SCOPE]
-    words = ["journal", "resolve", KEY, "--order-id", "tx-seen", *options]
-    done = await asyncio.to_thread(run_process, words, shell="<&- >&- 2>&-")
+    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen"]
+    done = await asyncio.to_thread(run_journal, *words, path=path, shell="<&- >&- 2>&-")
 
     assert done.returncode == 0
     async with SQLiteJournal(path) as journal:
@@ -114,14 +106,12 @@ async def test_a_command_with_closed_streams_does_its_work(path: Path):
 
 def test_a_list_that_cannot_be_written_is_a_failure(path: Path):
     """A script that reads an incomplete list would find no key in doubt."""
-    words = ["journal", "list", "--json", "--journal", str(path), "--base-url", SCOPE]
-    done = run_process(words, shell=">/dev/full")
+    done = run_journal("list", "--json", path=path, shell=">/dev/full")
 
     why = b"stdout: cannot be written (No space left on device); the command may have done its work\n"
     assert (done.returncode, done.stderr) == (1, why)
 
 
 def test_an_error_that_cannot_be_written_keeps_its_exit_code(path: Path):
-    words = ["journal", "show", "no-such-key", "--journal", str(path), "--base-url", SCOPE]
     for shell in ("2>/dev/full", ">/dev/full 2>/dev/full", ">&- 2>/dev/full"):
-        assert run_process(words, shell=shell).returncode == 1, shell
+        assert run_journal("show", "no-such-key", path=path, shell=shell).returncode == 1, shell

@@ -21,18 +21,8 @@ ODD_VALUES = st.recursive(
     | st.integers()
     | st.decimals(allow_nan=False, allow_infinity=False)
     | st.text(CHARACTERS)
-    | st.sampled_from(
-        [
-            Decimal("1e999999999"),
-            Decimal("-1e-999999999"),
-            "1e999999999",
-            "sNaN",
-            "\x00",
-            "9" * 5000,
-            "-0",
-            "",
-        ]
-    ),
+    | st.sampled_from([Decimal("1e999999999"), Decimal("-1e-999999999")])
+    | st.sampled_from(["1e999999999", "sNaN", "\x00", "9" * 5000, "-0", ""]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3),
     max_leaves=5,
 )
@@ -41,7 +31,6 @@ FIELDS = [*order_body(), "poster", "external_order.transaction_fee", "external_o
 
 def with_changes(changes: dict[str, Any]) -> bytes:
     body = order_body()
-    body["external_order"] = dict(body["external_order"])
     # Set "external_order" last, because it may stop being an object.
     for path in sorted(changes, key="external_order".__eq__):
         parent, _, name = path.rpartition(".")
@@ -65,33 +54,6 @@ def test_any_body_creates_an_order_or_is_refused_in_json(body: bytes):
     assert reply.status in (200, 400, 422)
     assert len(service.orders) == (reply.status == 200)
     assert reply.status == 200 or json.loads(reply.body)["message"]
-
-
-@each(
-    ("body", "status"),
-    [
-        (b'{"poster_username": "\\ud800"}', 400),
-        (b'{"poster_amount": ' + b"9" * 60_000 + b"}", 400),
-        (b'{"poster_amount": ' + b"9" * 1_000_000 + b"}", 413),
-        (b'{"poster_amount": 1e999999999}', 422),
-        (b"[" * 60_000, 400),
-        (b"null", 422),
-    ],
-)
-async def test_a_known_attack_is_refused(sandbox: Sandbox, body: bytes, status: int):
-    async with connected(sandbox) as client:
-        answer = await client.ask(body)
-
-    assert answer.status == status
-    assert answer.json["message"]
-
-
-async def test_a_head_request_gets_no_body(client: WireClient):
-    client.send(method="HEAD", path=WHO_AM_I)
-    status, _ = await client.head()
-    after = await client.ask(order_body())
-
-    assert (status, after.status) == (405, 200)
 
 
 @each("path", ["/", "/%00", "/%ff%fe", "/" + "a" * 4000, "//x//y", "/sandbox/users/%ed%a0%80", "/ü"])
@@ -127,6 +89,14 @@ async def test_unusual_headers_are_answered_in_json(sandbox: Sandbox, headers: d
 
     assert answer.status < 500
     assert isinstance(answer.json, dict)
+
+
+async def test_a_head_request_gets_no_body(client: WireClient):
+    client.send(method="HEAD", path=WHO_AM_I)
+    status, _ = await client.head()
+    after = await client.ask(order_body())
+
+    assert (status, after.status) == (405, 200)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 """Service profiles as files, and sandboxes that imitate them."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,7 @@ from transfer_async.sandbox import (
 )
 from transfer_async.sandbox.profile import IDLE, TIME_STEPS, keep_alive_of, midpoint, time_step
 
-from .wire_client import connected, order_body
+from .wire_client import WHO_AM_I, WireClient, connected, order_body
 
 PROFILE = ServiceProfile(
     levels=(0, 2),
@@ -27,25 +31,25 @@ PROFILE = ServiceProfile(
 )
 
 
-def test_a_saved_profile_can_be_loaded(tmp_path):
-    PROFILE.save(tmp_path / "profile.json")
-
-    assert load_profile(tmp_path / "profile.json") == PROFILE
-    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "profile.json"
 
 
-def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
-    PROFILE.save(tmp_path / "profile.json")
-
+def test_a_saved_profile_can_be_loaded_and_a_failed_save_keeps_it(path, monkeypatch):
     def full(_):
         raise OSError("disk full")
 
+    PROFILE.save(path)
     monkeypatch.setattr("transfer_async.sandbox.profile.os.fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        ServiceProfile().save(tmp_path / "profile.json")
+        ServiceProfile().save(path)
 
-    assert load_profile(tmp_path / "profile.json") == PROFILE
-    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+    assert load_profile(path) == PROFILE
+    assert [*path.parent.iterdir()] == [path]
+
+
+HEADER_RULE = "headers: must have lower-case names and printable ASCII values"
 
 
 @each(
@@ -55,30 +59,21 @@ def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
         ({"levels": "all"}, "profile: Expected `array`"),
         ({"answers": {"order": {"status": 99}}}, "status: must be from 200 to 599, not 99"),
         ({"answers": {"order": {"status": 100}}}, "status: must be from 200 to 599, not 100"),
-        (
-            {"answers": {"order": {"headers": {"via": "a\r\nb"}}}},
-            "headers: must have lower-case names and printable ASCII values",
-        ),
-        (
-            {"answers": {"order": {"headers": {"content-length": "9"}}}},
-            "headers: must have lower-case names and printable ASCII values",
-        ),
-        (
-            {"answers": {"order": {"headers": {"a b": ""}}}},
-            "headers: must have lower-case names and printable ASCII values",
-        ),
+        ({"answers": {"order": {"headers": {"via": "a\r\nb"}}}}, HEADER_RULE),
+        ({"answers": {"order": {"headers": {"content-length": "9"}}}}, HEADER_RULE),
+        ({"answers": {"order": {"headers": {"a b": ""}}}}, HEADER_RULE),
         ({"answers": {"order": {"fields": ["Ada Eze"]}}}, "fields: must be names of fields"),
         ({"answers": {"order": {"unreadable": "a\nb"}}}, "unreadable: must be one line of text"),
         ({"request_ids": ["a b"]}, "request_ids: must be names of headers"),
         *((text, "profile: ") for text in ("", "[]", "no json")),
     ],
 )
-def test_an_invalid_profile_is_refused_with_the_field(tmp_path, changes, message):
+def test_an_invalid_profile_is_refused_with_the_field(path, changes, message):
     text = changes if isinstance(changes, str) else json.dumps({"version": 1, **changes})
-    (tmp_path / "p.json").write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
     with pytest.raises(ValueError, match=message):
-        load_profile(tmp_path / "p.json")
+        load_profile(path)
 
 
 def test_seconds_are_rounded_up_to_a_step_and_its_mean_has_the_same_step():
@@ -100,43 +95,73 @@ def test_a_profile_decides_how_long_an_idle_connection_is_kept(seen, kept):
     assert tuple(sorted(IDLE)) == IDLE
 
 
-# --- the sandbox -----------------------------------------------------------------------------------------
+# --- the sandbox --------------------------------------------------------------------------------
+
+CREATED = SeenAnswer(status=200, body="json", order="new")
 
 
-async def test_a_field_that_the_service_does_not_need_may_be_missing():
-    answers = {f"without-{name}": SeenAnswer(status=200, body="json", order="new") for name in order_body()}
-    answers["without-external_order.transaction_fee"] = SeenAnswer(status=201, body="json", order="new")
-    async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
-        for name in [field for field in order_body() if field != "external_order"]:
-            body = order_body()
-            del body[name]
-            assert (await client.ask(body)).json["id"] in sandbox.orders
-        body = order_body()
-        del body["external_order"]["transaction_fee"]
-        answer = await client.ask(body)
-
-        assert (answer.status, answer.json["id"]) == (201, [*sandbox.orders][-1])
-        assert answer.json["poster_currency"] == "NGN"
+@asynccontextmanager
+async def imitating(**profile: Any) -> AsyncIterator[WireClient]:
+    async with Sandbox(profile=ServiceProfile(**profile)) as sandbox, connected(sandbox) as client:
+        yield client
 
 
-async def test_the_sandbox_creates_the_orders_that_the_profile_says_are_created():
-    taken = SeenAnswer(status=200, body="json", order="new")
-    names = ("not-json", "empty-object", "unknown-beneficiary", "negative-amount", "order", "above-greatest")
-    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(155_025))}
-    profile = ServiceProfile(answers=dict.fromkeys(names, taken), limits=limits)
-    nobody = "nobody.is.called.so@example.com"
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
-        for body in (
-            b"garbage",
-            {},
-            order_body(poster_recipient_username=nobody),
-            order_body(poster_amount="-1"),
-            order_body(),
-            order_body(poster_amount="310050.00", matcher_amount="200"),
-        ):
-            assert (await client.ask(body)).status == 200
-        assert len(sandbox.orders) == 6
-        assert [*sandbox.orders.values()][-1].poster_amount == Decimal("310050.00")
+def limited(greatest: int) -> dict[str, SeenLimits]:
+    return {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(greatest))}
+
+
+@each(
+    ("answers", "asks", "status", "kind", "orders"),
+    {
+        "who-am-i has the recorded success": (
+            {"who-am-i": SeenAnswer(status=203, body="json")},
+            *({"method": "GET", "path": WHO_AM_I}, 203, "application/json", 0),
+        ),
+        "an order exists after a response that does not show it, so its outcome is unknown": (
+            {"order": SeenAnswer(status=503, body="text", order="unknown")},
+            *({"body": order_body()}, 503, "text/plain", 1),
+        ),
+        "an unknown path": (
+            {"unknown-path": SeenAnswer(status=500, body="html"), "wrong-token": SeenAnswer(status=500)},
+            *({"path": "/nowhere"}, 500, "text/html", 0),
+        ),
+        "control paths stay": (
+            {"unknown-path": SeenAnswer(status=500, body="html"), "wrong-token": SeenAnswer(status=500)},
+            *({"method": "GET", "path": "/sandbox/orders"}, 200, "application/json", 0),
+        ),
+        "an order that is not recorded": ({}, {"body": order_body()}, 200, "application/json", 1),
+        "a refusal that is not recorded": ({}, {"body": {}}, 422, "application/json", 0),
+        "a path that is not recorded": ({}, {"path": "/nowhere"}, 404, "application/json", 0),
+    },
+)
+async def test_a_recorded_response_is_imitated_and_others_are_the_sandboxs_own(
+    answers, asks, status: int, kind: str, orders: int
+):
+    async with imitating(answers=answers) as client:
+        answer = await client.ask(**asks)
+
+        assert (answer.status, answer.headers["Content-Type"]) == (status, kind)
+        assert len(client.sandbox.orders) == orders
+        if asks.get("path") == WHO_AM_I:
+            assert answer.json["username"] == "lagoon-bank"
+
+
+async def test_a_recorded_close_of_the_connection_is_imitated():
+    seen = SeenAnswer(status=404, headers={"connection": "close"})
+    async with imitating(answers={"unknown-path": seen}) as client:
+        assert (await client.get("/nowhere")).status == 404
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_close_is_announced_only_if_the_service_announces_it(is_announced):
+    """After an unannounced close, a client's next order may end in doubt."""
+    seen = SeenConnection(asked=9, requests=2, announced=is_announced)
+    async with imitating(connection=seen) as client:
+        announced = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
+
+        assert announced == ["", "close" if is_announced else ""]
+        assert await client.rest() == b""
 
 
 def without(*paths: str) -> dict:
@@ -147,7 +172,36 @@ def without(*paths: str) -> dict:
     return body
 
 
-OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
+FEE = "external_order.transaction_fee"
+
+
+async def test_a_field_that_the_service_does_not_need_may_be_missing():
+    names = [*(name for name in order_body() if name != "external_order"), FEE]
+    answers = {f"without-{name}": CREATED for name in names}
+    answers[f"without-{FEE}"] = SeenAnswer(status=201, body="json", order="new")
+    async with imitating(answers=answers) as client:
+        seen = [await client.ask(without(name)) for name in names]
+
+        assert [answer.json["id"] for answer in seen] == [*client.sandbox.orders]
+        assert (seen[-1].status, seen[-1].json["poster_currency"]) == (201, "NGN")
+
+
+NOBODY = order_body(poster_recipient_username="nobody.is.called.so@example.com")
+LARGER = order_body(poster_amount="310050.00", matcher_amount="200")
+
+
+async def test_the_sandbox_creates_the_orders_that_the_profile_says_are_created():
+    names = ("not-json", "empty-object", "unknown-beneficiary", "negative-amount", "order", "above-greatest")
+    async with imitating(answers=dict.fromkeys(names, CREATED), limits=limited(155_025)) as client:
+        again = [order_body()] * 2  # the profile does not say that an order is recognized
+        for body in (b"garbage", {}, NOBODY, order_body(poster_amount="-1"), *again, LARGER):
+            assert (await client.ask(body)).status == 200
+        orders = [*client.sandbox.orders.values()]
+
+        assert (len(orders), orders[-1].poster_amount) == (7, Decimal("310050.00"))
+
+
+NOT_NEEDED = ("poster_country", "matcher_country", FEE, "external_order.current_account_balance")
 
 
 @each(
@@ -158,7 +212,7 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
         order_body(poster_currency="KES"),
         order_body(matcher_currency="XYZ"),
         order_body(matcher_currency="JPY"),
-        order_body(**OTHERWISE),  # above the limit in the profile
+        LARGER,  # above the limit in the profile
         order_body(poster_amount="155025000.00", matcher_amount="100000"),
         order_body(poster_amount="200000.00"),  # not equal to matcher_amount times exchange_rate
         order_body(poster_payment_method_type="cash"),
@@ -172,83 +226,19 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
 )
 async def test_a_profile_skips_no_other_check_of_the_sandbox(body):
     """Without this, a bank's tests pass with orders that the service refuses."""
-    taken = SeenAnswer(status=200, body="json", order="new")
-    names = (
-        "order",
-        "without-poster_country",
-        "without-matcher_country",
-        "without-external_order.transaction_fee",
-        "without-external_order.current_account_balance",
-    )
-    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(200_000))}
-    profile = ServiceProfile(answers=dict.fromkeys(names, taken), limits=limits)
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
+    names = ("order", *(f"without-{name}" for name in NOT_NEEDED))
+    async with imitating(answers=dict.fromkeys(names, CREATED), limits=limited(200_000)) as client:
         assert (await client.ask(body)).status == 422
         assert (await client.ask(order_body(), headers={"Accept": "text/html"})).status == 406
         assert (await client.ask(order_body(), headers={"Content-Type": "text/plain"})).status == 415
-        assert not sandbox.orders
+        assert not client.sandbox.orders
         assert (await client.ask(order_body())).status == 200
-
-
-@pytest.mark.parametrize("is_announced", [True, False])
-async def test_a_close_is_announced_only_if_the_service_announces_it(is_announced):
-    """After an unannounced close, a client's next order may end in doubt."""
-    seen = SeenConnection(asked=9, requests=2, announced=is_announced)
-    async with Sandbox(profile=ServiceProfile(connection=seen)) as sandbox, connected(sandbox) as client:
-        announced = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
-
-        assert announced == ["", "close" if is_announced else ""]
-        assert await client.rest() == b""
-
-
-async def test_who_am_i_has_the_recorded_success_status():
-    profile = ServiceProfile(answers={"who-am-i": SeenAnswer(status=203, body="json")})
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
-        answer = await client.ask(method="GET", path="/api/api/v1/user/who-am-i")
-
-        assert (answer.status, answer.json["username"]) == (203, "lagoon-bank")
-
-
-async def test_an_order_exists_after_a_response_that_does_not_show_it():
-    """A client must treat such a response as an unknown outcome."""
-    seen = SeenAnswer(status=503, body="text", order="unknown")
-    profile = ServiceProfile(answers={"order": seen})
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
-        answer = await client.ask(order_body())
-
-        assert (answer.status, answer.headers["Content-Type"]) == (503, "text/plain")
-        assert len(sandbox.orders) == 1
-
-
-async def test_requests_outside_the_profile_get_the_sandboxs_own_response():
-    async with Sandbox(profile=ServiceProfile()) as sandbox, connected(sandbox) as client:
-        assert (await client.ask(order_body())).status == 200
-        assert (await client.ask({})).status == 422
-        assert (await client.ask(method="GET", path="/nowhere")).status == 404
 
 
 async def test_any_body_is_answered_with_a_refusal():
     answers = {"without-poster_amount": SeenAnswer(status=400), "order": SeenAnswer(status=200, order="new")}
-    limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(2000))}
-    profile = ServiceProfile(answers=answers, limits=limits)
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
-        for name in order_body():
-            for odd in (None, [], {}, [[]], 7, True, "", "XXX", "-0", 1e300):
-                assert (await client.ask(order_body(**{name: odd}))).status in (400, 422)
-        for body in (b"null", b"[]", b"7", b'"x"', b"{", b""):
-            assert (await client.ask(body)).status in (400, 422)
-
-
-async def test_a_recorded_close_of_the_connection_is_imitated():
-    seen = SeenAnswer(status=404, headers={"connection": "close"})
-    profile = ServiceProfile(answers={"unknown-path": seen})
-    async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
-        assert (await client.ask(method="GET", path="/nowhere")).status == 404
-        assert await client.rest() == b""
-
-
-async def test_a_profile_does_not_change_control_paths():
-    answers = {"unknown-path": SeenAnswer(status=500, body="html"), "wrong-token": SeenAnswer(status=500)}
-    async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
-        assert (await client.ask(method="GET", path="/sandbox/orders")).status == 200
-        assert (await client.ask(method="GET", path="/nowhere")).status == 500
+    odd = (None, [], {}, [[]], 7, True, "", "XXX", "-0", 1e300)
+    bodies = [order_body(**{name: value}) for name in order_body() for value in odd]
+    async with imitating(answers=answers, limits=limited(2000)) as client:
+        for body in (*bodies, b"null", b"[]", b"7", b'"x"', b"{", b""):
+            assert (await client.ask(body)).status in (400, 422), body

@@ -5,10 +5,9 @@ import ssl
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
-import aiohttp
 import pytest
-import trustme
 
+from tests.faults.parties import make_certificates
 from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
@@ -23,6 +22,9 @@ from transfer_async.sandbox import (
 from transfer_async.sandbox.service import MAX_BODY_BYTES
 
 from .wire_client import CREATE, WHO_AM_I, WireClient, connected, order_body
+
+FIRST_ORDER = "tx-41pjso2krv6sk1wj6936"
+"""The first order id of seed 0."""
 
 
 async def test_the_clock_is_injected():
@@ -59,14 +61,17 @@ async def test_only_the_newest_requests_are_kept():
 
 
 async def test_requests_and_orders_can_be_awaited(sandbox: Sandbox, client: WireClient):
-    waits = asyncio.gather(sandbox.received(2), sandbox.created(1), sandbox.finished(2))
+    waits = [sandbox.received(2), sandbox.finished(2), sandbox.created(1), sandbox.matched(FIRST_ORDER)]
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await client.get(WHO_AM_I)  # requests to other paths do not count
     await client.ask(order_body())
-    early = waits.done()
+    early = [task.done() for task in tasks]
     await client.ask({})
-    await waits
+    await sandbox.match_now()
+    await asyncio.gather(*tasks)
 
-    assert not early
-    assert len(sandbox.orders) == 1
+    assert early == [False, False, True, False]
+    assert list(sandbox.orders) == [FIRST_ORDER]
 
 
 async def test_an_order_can_be_awaited_before_its_response_is_sent():
@@ -78,16 +83,6 @@ async def test_an_order_can_be_awaited_before_its_response_is_sent():
         await sandbox.created()
 
         assert not sandbox.requests[-1].finished
-
-
-async def test_requests_to_other_paths_are_not_counted(sandbox: Sandbox, client: WireClient):
-    waiter = asyncio.create_task(sandbox.received())
-    await client.ask(method="GET", path=WHO_AM_I)
-    early = waiter.done()
-    await client.ask(order_body())
-    await waiter
-
-    assert not early
 
 
 async def test_each_request_has_one_log_line_without_token_or_body(
@@ -146,34 +141,15 @@ async def test_an_idle_connection_is_closed(loop_time: LoopTime):
         assert await client.rest() == b""
 
 
-@pytest.fixture(scope="module")
-def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a server context, and a client context that trusts it. Not async, because it reads files."""
-    authority = trustme.CA()
-    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(serving)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    return serving, trusting
+@pytest.fixture
+def tls() -> ssl.SSLContext:
+    """Return a server's TLS context. Not async, because it reads files."""
+    return make_certificates().server
 
 
-async def test_the_sandbox_serves_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
-    serving, trusting = tls
-    async with (
-        Sandbox(ssl=serving) as sandbox,
-        aiohttp.ClientSession(headers={"Authorization": f"Bearer {sandbox.token}"}) as session,
-    ):
-        answer = await session.post(sandbox.base_url + CREATE, json=order_body(), ssl=trusting)
-        order = await answer.json()
-
-        assert sandbox.base_url.startswith("https://127.0.0.1:")
-        assert order["id"] in sandbox.orders
-
-
-async def test_an_unfinished_tls_handshake_ends_with_the_sandbox(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
-    serving, _ = tls
+async def test_an_unfinished_tls_handshake_ends_with_the_sandbox(tls: ssl.SSLContext):
     async with AsyncExitStack() as stack:
-        async with Sandbox(ssl=serving) as sandbox:
+        async with Sandbox(ssl=tls) as sandbox:
             client = await stack.enter_async_context(connected(sandbox))
             client.writer.write(b"\x16\x03\x01")
             await client.writer.drain()
@@ -185,23 +161,20 @@ async def test_an_unfinished_tls_handshake_ends_with_the_sandbox(tls: tuple[ssl.
 
 async def test_an_ipv6_address_has_brackets():
     try:
-        async with Sandbox(host="::1") as sandbox, connected(_Unbracketed(sandbox)) as client:
-            client.sandbox = sandbox
-
+        async with Sandbox(host="::1") as sandbox, connected(sandbox) as client:
             assert sandbox.base_url.startswith("http://[::1]:")
             assert (await client.ask(order_body())).status == 200
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
 
 
-async def test_base_url_raises_before_the_sandbox_starts_and_after_it_stops(sandbox: Sandbox):
-    other = Sandbox()
-    with pytest.raises(RuntimeError, match="not listening"):
-        other.base_url  # noqa: B018 - reading it is the test
-    async with other:
+async def test_base_url_raises_before_the_sandbox_starts_and_after_it_stops():
+    stopped = Sandbox()
+    async with stopped:
         pass
-    with pytest.raises(RuntimeError, match="not listening"):
-        other.base_url  # noqa: B018 - reading it is the test
+    for other in (Sandbox(), stopped):
+        with pytest.raises(RuntimeError, match="not listening"):
+            other.base_url  # noqa: B018 - reading it is the test
 
 
 async def test_a_sandbox_is_entered_once(sandbox: Sandbox):
@@ -269,31 +242,10 @@ async def test_the_matcher_bot_runs_at_its_interval():
     assert set(waits) == {42.0}
 
 
-async def test_a_waiter_may_wait_for_a_future_order(sandbox: Sandbox):
-    order_id = "tx-41pjso2krv6sk1wj6936"  # the first order id of seed 0
-    waiter = asyncio.create_task(sandbox.matched(order_id))
-    async with connected(sandbox) as client:
-        await client.ask(order_body())
-    await sandbox.match_now()
-    await waiter
-
-    assert list(sandbox.orders) == [order_id]
-
-
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
 def test_the_interval_of_the_matcher_bot_is_positive(seconds: float):
     with pytest.raises(ValueError, match="match_every must be greater than 0"):
         Sandbox(match_every=seconds)
-
-
-# --- helpers ------------------------------------------------------------------------------------
-
-
-class _Unbracketed:
-    """Removes the brackets of a URL from an IPv6 address, because asyncio does not accept them."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.base_url = sandbox.base_url.replace("[", "").replace("]", "")
 
 
 def _others() -> set[asyncio.Task[object]]:

@@ -25,14 +25,12 @@ from transfer_async.sandbox.control import DOCUMENT
 from transfer_async.testing import RunningSandbox
 
 TIMEOUT = 10.0  # the timeout of one response
-OPERATIONS = [
-    found.ok() for found in schemathesis.openapi.from_dict(json.loads(DOCUMENT)).get_all_operations()
-]
+DOCUMENTED = json.loads(DOCUMENT)
+OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(DOCUMENTED).get_all_operations()]
 
 pytestmark = [pytest.mark.trial(ci=40, long=5_000), pytest.mark.timeout(3600)]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
 
-DOCUMENTED = json.loads(DOCUMENT)
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     openapi.status_code_conformance,
@@ -50,17 +48,20 @@ class Service:
     def __init__(self, sandbox: Sandbox, session: requests.Session) -> None:
         self.sandbox, self.session = sandbox, session
         self.answered: Counter[int] = Counter()
+        self.options = {"base_url": sandbox.base_url, "session": session, "timeout": TIMEOUT}
 
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.sandbox.token}"}
 
+    def count(self, response: Any) -> Any:
+        self.answered[response.status_code] += 1
+        return response
+
     def create(self, body: bytes) -> Any:
         headers = self.headers | {"Content-Type": "application/json", "Accept": "application/json"}
         url = self.sandbox.base_url + CREATE
-        response = self.session.post(url, data=body, headers=headers, timeout=TIMEOUT)
-        self.answered[response.status_code] += 1
-        return response
+        return self.count(self.session.post(url, data=body, headers=headers, timeout=TIMEOUT))
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +86,7 @@ def many(size: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None])
 @each_operation
 def test_every_response_conforms_to_the_document(operation: Any, service: Service, size: int):
     def check(case: Any) -> None:
-        response = case.call_and_validate(
-            base_url=service.sandbox.base_url,
-            session=service.session,
-            headers=service.headers,
-            checks=CHECKS,
-            timeout=TIMEOUT,
-        )
-        service.answered[response.status_code] += 1
+        service.count(case.call_and_validate(headers=service.headers, checks=CHECKS, **service.options))
 
     many(size, operation.as_strategy(), check)
 
@@ -101,8 +95,7 @@ def test_every_response_conforms_to_the_document(operation: Any, service: Servic
 def test_every_request_without_the_token_is_refused(operation: Any, service: Service, size: int):
     def check(case: Any) -> None:
         before = len(service.sandbox.orders)
-        response = case.call(base_url=service.sandbox.base_url, session=service.session, timeout=TIMEOUT)
-        service.answered[response.status_code] += 1
+        response = service.count(case.call(**service.options))
 
         assert response.status_code in (400, 401, 405)
         assert response.status_code != 401 or response.json() == {"message": "Unauthorized"}
@@ -162,23 +155,23 @@ def good_orders(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_a_valid_order_is_created_as_sent(service: Service, size: int):
-    many(size, good_orders(), lambda order: created_as_sent(service, order))
-
-
-def created_as_sent(service: Service, order: dict[str, Any]) -> None:
-    body = wire.write(order)
-    response = service.create(body)
-    answer = wire.read(response.content)
     sent = ("poster_currency", "poster_payment_method_type", "matcher_currency", "matcher_country")
 
-    assert response.status_code == 200, response.text
-    assert answer["id"] in service.sandbox.orders
-    assert answer["poster_amount"] == Decimal(order["poster_amount"])
-    assert answer["matcher_amount"] * answer["exchange_rate"] == answer["poster_amount"]
-    assert {name: answer[name] for name in sent} == {name: order[name] for name in sent}
-    assert answer["poster_fee"] == answer["external_order"]["transaction_fee"] == 250
-    assert fits("NewOrder", json.loads(body))
-    assert fits("Order", response.json())
+    def check(order: dict[str, Any]) -> None:
+        body = wire.write(order)
+        response = service.create(body)
+        answer = wire.read(response.content)
+
+        assert response.status_code == 200, response.text
+        assert answer["id"] in service.sandbox.orders
+        assert answer["poster_amount"] == Decimal(order["poster_amount"])
+        assert answer["matcher_amount"] * answer["exchange_rate"] == answer["poster_amount"]
+        assert {name: answer[name] for name in sent} == {name: order[name] for name in sent}
+        assert answer["poster_fee"] == answer["external_order"]["transaction_fee"] == 250
+        assert fits("NewOrder", json.loads(body))
+        assert fits("Order", response.json())
+
+    many(size, good_orders(), check)
 
 
 def test_the_documents_example_creates_an_order(service: Service):

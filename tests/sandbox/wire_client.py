@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from tests.support.order_fields import EXTERNAL, ORDER
 from transfer_async.sandbox import Fault, Sandbox
@@ -15,10 +16,6 @@ WHO_AM_I = "/api/api/v1/user/who-am-i"
 
 def order_body(**changes: Any) -> dict[str, Any]:
     return {**ORDER, "external_order": dict(EXTERNAL), **changes}
-
-
-def names(text: str) -> set[str]:
-    return set(text.split())
 
 
 class Answer(NamedTuple):
@@ -74,14 +71,17 @@ class WireClient:
         self.send(body, **options)
         return await self.answer()
 
+    async def get(self, path: str, **options: Any) -> Answer:
+        return await self.ask(method="GET", path=path, **options)
+
     async def rest(self) -> bytes:
         return await self.reader.read()
 
 
 @asynccontextmanager
 async def connected(sandbox: Sandbox) -> AsyncIterator[WireClient]:
-    host, _, port = sandbox.base_url.partition("://")[2].rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    url = urlsplit(sandbox.base_url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
     try:
         yield WireClient(sandbox, reader, writer)
     finally:

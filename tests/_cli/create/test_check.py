@@ -1,7 +1,6 @@
 """The check of a file: it reports all faults of all lines in bounded memory, and sums the valid orders."""
 
 import tracemalloc
-from decimal import Decimal
 
 import pytest
 
@@ -26,15 +25,7 @@ def test_the_sums_by_currency_are_exact():
     }
     checking = checked([row(1), row(2), row(3, **pounds)])
 
-    assert (checking.records, checking.faults, checking.complaint()[0]) == (
-        3,
-        0,
-        "0 errors in 0 lines. Nothing was sent.",
-    )
-    assert checking.sums == {
-        "sent": {"NGN": Decimal("310050.03")},
-        "to arrive": {"USD": Decimal("200.00"), "GBP": Decimal("0.01")},
-    }
+    assert (checking.records, checking.faults) == (3, 0)
     assert checking.summary() == [
         "3 orders",
         "  sent      NGN        310,050.03",
@@ -43,41 +34,24 @@ def test_the_sums_by_currency_are_exact():
     ]
 
 
-def test_a_duplicate_key_names_the_line_that_used_it_first():
-    checking = checked([row(1), row(2), row(1), row(1, poster_amount="x")])
+def test_a_duplicate_key_names_the_line_that_used_it_first_even_if_that_is_faulty():
+    checking = checked([row(1, poster_amount="ada.eze"), row(2), row(1), row(1, poster_country="Ada Eze")])
+    amount, duplicate, country, another = checking.listed
 
-    assert checking.listed[0] == "line 4: key: is already used on line 2: give each order its own key"
-    assert checking.listed[1].startswith("line 5: poster_amount: is not a plain decimal")
-    assert checking.listed[2] == "line 5: key: is already used on line 2: give each order its own key"
-    assert checking.complaint()[-1] == "3 errors in 2 lines. Nothing was sent."
-
-
-def test_the_key_of_a_faulty_line_counts():
-    assert (
-        checked([row(1, poster_amount="x"), row(1)]).listed[1]
-        == "line 3: key: is already used on line 2: give each order its own key"
-    )
+    used = "key: is already used on line 2: give each order its own key"
+    assert amount.startswith("line 2: poster_amount: is not a plain decimal")
+    assert country.startswith("line 5: poster_country: ")
+    assert (duplicate, another) == (f"line 4: {used}", f"line 5: {used}")
+    assert checking.complaint()[-1] == "4 errors in 3 lines. Nothing was sent."
+    assert "ada" not in str(checking.listed).lower()
 
 
 def test_the_first_faults_are_listed_and_the_others_counted():
     checking = checked(row(number, poster_amount="x", held="") for number in range(SHOWN + 500))
 
     assert len(checking.listed) == SHOWN
-    assert (
-        checking.complaint()[-1]
-        == "1,500 errors in 1,500 lines; only the first 1,000 are shown. Nothing was sent."
-    )
-
-
-def test_no_fault_shows_a_value():
-    told = "\n".join(
-        checked(
-            [row(1, poster_username="ada.eze", poster_country="Ada Eze", held="")], needs_held=True
-        ).listed
-    )
-
-    assert "ada" not in told.lower()
-    assert told.count("\n") == 1
+    shown = "1,500 errors in 1,500 lines; only the first 1,000 are shown. Nothing was sent."
+    assert checking.complaint()[-1] == shown
 
 
 def test_a_signal_stops_the_check():
@@ -93,24 +67,18 @@ def test_a_signal_stops_the_check():
 
 def test_keys_are_compared_exactly():
     with Keys() as keys:
-        assert [keys.seen(key, line) for line, key in enumerate(["a", "A", "a ", "á", "á", "a"])] == [
-            *[None] * 4,
-            3,
-            0,
-        ]
+        seen = [keys.seen(key, line) for line, key in enumerate(["a", "A", "a ", "á", "á", "a"])]
+
+    assert seen == [None, None, None, None, 3, 0]
 
 
 def test_memory_stays_flat_over_a_long_file():
     def most(count: int) -> int:
         tracemalloc.start()
-        checking = Checking(needs_held=False)
+        checking, faults = Checking(needs_held=False), (("x", "y"),)
         with Keys() as keys:
             checking.run(
-                (
-                    Record(line=number, key=f"payment-{number}", faults=(("x", "y"),))
-                    for number in range(count)
-                ),
-                keys,
+                (Record(line=one, key=f"payment-{one}", faults=faults) for one in range(count)), keys
             )
         seen = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

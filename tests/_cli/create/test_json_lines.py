@@ -7,16 +7,11 @@ from tests.support.order_files import jsonl_text, lines_of, tree
 from transfer_async._cli.create_input import Record, json_records
 from transfer_async._converters.messages import OrderCommand
 
+GOOD = json.dumps(tree(1))
+
 
 def read(text: str | bytes) -> list[Record]:
     return list(json_records(lines_of(text), iter(())))
-
-
-def only_fault(text: str | bytes) -> tuple[int, str, str]:
-    (record,) = read(text)
-    ((name, why),) = record.faults
-    assert record.command is None
-    return record.line, name, why
 
 
 def test_a_line_is_read_like_a_message_of_a_broker():
@@ -30,28 +25,27 @@ def test_a_line_is_read_like_a_message_of_a_broker():
 
 
 def test_empty_lines_are_skipped_but_counted():
-    text = f"\n  \n{json.dumps(tree(1))}\n\r\n\n{json.dumps(tree(2))}"
-
-    assert [record.line for record in read(text)] == [3, 6]
+    assert [record.line for record in read(f"\n  \n{GOOD}\n\r\n\n{GOOD}")] == [3, 6]
 
 
-@each("text", ["{", "nonsense", "{} {}", '"\\ud800"x', "[1"])
-def test_invalid_json_is_a_fault_of_the_line_itself(text):
-    line, name, why = only_fault(text)
+@each(
+    ("text", "fault"),
+    [
+        *(
+            (text, (1, "", "is not readable JSON (DecodeError)"))
+            for text in ("{", "nonsense", "{} {}", '"\\ud800"x', "[1")
+        ),
+        # If the fault were "not JSON", the user would search for a missing bracket.
+        (GOOD.replace('"155025.00"', "9" * 5000), (1, "", "contains a whole number with too many digits")),
+        (GOOD.encode().replace(b"payment", b"p\xff"), (1, "", "is not UTF-8")),
+        (json.dumps(tree(1, key=None)), (1, "key", "is missing")),
+    ],
+)
+def test_a_line_that_is_no_command_has_one_fault(text, fault):
+    (record,) = read(text)
 
-    assert (line, name) == (1, "")
-    assert "JSON" in why
-
-
-def test_a_number_with_too_many_digits_is_reported_as_such():
-    """If the fault were "not JSON", the user would search for a missing bracket."""
-    text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
-
-    assert only_fault(text) == (1, "", "contains a whole number with too many digits")
-
-
-def test_bad_bytes_are_a_fault_of_their_line():
-    assert only_fault(json.dumps(tree(1)).encode().replace(b"payment", b"p\xff")) == (1, "", "is not UTF-8")
+    assert (record.line, *record.faults[0]) == fault
+    assert (len(record.faults), record.command) == (1, None)
 
 
 def test_all_faults_of_a_line_are_reported_with_their_paths():
@@ -60,14 +54,6 @@ def test_all_faults_of_a_line_are_reported_with_their_paths():
     del bad["order"]["matcher_currency"]
     (record,) = read(json.dumps(bad))
 
-    assert {name for name, _ in record.faults} == {
-        "held",
-        "order.poster_amount",
-        "order.poster_country",
-        "order.matcher_currency",
-    }
+    names = ["order.matcher_currency", "order.poster_amount", "order.poster_country"]
+    assert sorted(name for name, _ in record.faults) == ["held", *names]
     assert record.key == "payment-0000001"
-
-
-def test_a_line_without_a_key_is_a_fault():
-    assert only_fault(json.dumps(tree(1, key=None))) == (1, "key", "is missing")

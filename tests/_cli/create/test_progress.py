@@ -46,14 +46,6 @@ def test_the_rate_is_measured_over_the_last_seconds(time, lines, progress):
     assert lines[-1].endswith("; 10 a second, 1 min 4 s left")
 
 
-def test_the_rate_is_unknown_before_any_time_has_passed(time, lines, progress):
-    progress.show("creating", 0, 10, "none")
-    time.pass_(PROGRESS_EVERY)
-    progress.show("creating", 1, 10, "1 created")
-
-    assert lines == ["creating: 1 of 10 lines: 1 created; no rate yet"]
-
-
 @pytest.mark.parametrize("step", [0.01, 0.9, 1.0, 7.0])
 def test_the_rate_does_not_depend_on_how_often_it_is_updated(time, lines, progress, step):
     for number in range(1, 1000):
@@ -64,19 +56,10 @@ def test_the_rate_does_not_depend_on_how_often_it_is_updated(time, lines, progre
     assert rate == pytest.approx(1000 / step, rel=0.05)
 
 
-@each(
-    ("seconds", "told"),
-    [
-        (0, "0.0 s"),
-        (9.94, "9.9 s"),
-        (59.4, "59 s"),
-        (61, "1 min 1 s"),
-        (3599.7, "1 h 0 min"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_durations_are_shown_in_two_units(seconds, told):
-    assert duration(seconds) == told
+def test_durations_are_shown_in_two_units():
+    told = {0: "0.0 s", 9.94: "9.9 s", 59.4: "59 s", 61: "1 min 1 s", 3599.7: "1 h 0 min", 90_000: "1 d 1 h"}
+
+    assert {seconds: duration(seconds) for seconds in told} == told
 
 
 def test_a_line_of_progress_is_written_every_few_seconds(time, lines, progress):
@@ -90,14 +73,21 @@ def test_a_line_of_progress_is_written_every_few_seconds(time, lines, progress):
     ]
 
 
+def test_the_rate_is_unknown_before_any_time_has_passed(time, lines, progress):
+    progress.show("creating", 0, 10, "none")
+    time.pass_(PROGRESS_EVERY)
+    progress.show("creating", 1, 10, "1 created")
+
+    assert lines == ["creating: 1 of 10 lines: 1 created; no rate yet"]
+
+
 def test_progress_without_a_total_is_shown(time, lines, progress):
     progress.show("checking", 0, None, "")
     for second in range(1, 6):
         time.pass_(PROGRESS_EVERY / 5)
         progress.show("checking", 10_000 * second, None, "")
-    progress.say("beside it")
 
-    assert lines == ["checking: 50,000 lines, 10,000 a second", "beside it"]
+    assert lines == ["checking: 50,000 lines, 10,000 a second"]
 
 
 def test_on_a_terminal_there_is_a_bar(time):
@@ -120,6 +110,15 @@ def test_on_a_terminal_there_is_a_bar(time):
     assert "[beside it]" in out.getvalue()
 
 
+@each(("live", "written"), [(True, ("", "[beside it]")), (False, ("[beside it]", ""))])
+def test_a_message_is_written_unchanged_above_the_bar_or_as_a_line(capsys, live, written):
+    with shown_progress(print, live=live, quiet=False) as progress:
+        progress.say("[beside it]")
+
+    out, err = capsys.readouterr()
+    assert (out.strip(), err.strip()) == written
+
+
 def test_a_bar_is_not_updated_for_every_order(time):
     with Progress(disable=True, get_time=time.now) as bars:
         progress, moved = BarProgress(bars, print, clock=time.clock), []
@@ -129,19 +128,3 @@ def test_a_bar_is_not_updated_for_every_order(time):
             moved.append(bars.tasks[0].completed)
 
     assert sorted(set(moved)) == [*range(1, 100, 10), 100]
-
-
-def test_a_message_above_the_bar_is_written_unchanged(capsys):
-    with shown_progress(print, live=True, quiet=False) as progress:
-        progress.say("[beside it]")
-
-    out, err = capsys.readouterr()
-    assert (out, err.strip()) == ("", "[beside it]")
-
-
-def test_without_a_terminal_only_lines_are_written(capsys):
-    with shown_progress(print, live=False, quiet=False) as progress:
-        progress.show("creating", 1, 2, "1 created")
-        progress.say("beside it")
-
-    assert capsys.readouterr() == ("beside it\n", "")

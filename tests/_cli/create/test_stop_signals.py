@@ -11,6 +11,7 @@ from transfer_async._cli.process import Stopping
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_the_first_signal_stops_and_the_second_cuts_off(number, code):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     stopping = Stopping()
     with stopping.by_signals():
         os.kill(os.getpid(), number)
@@ -19,15 +20,7 @@ async def test_the_first_signal_stops_and_the_second_cuts_off(number, code):
         os.kill(os.getpid(), signal.SIGTERM)
         await stopping.cut.wait()
 
-    assert not first
-    assert stopping.exit_code == code
-
-
-async def test_signal_handlers_are_restored():
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Stopping().by_signals():
-        assert signal.getsignal(signal.SIGINT) is not before[0]
-
+    assert (first, stopping.exit_code) == (False, code)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
@@ -41,22 +34,13 @@ async def test_no_signals_are_handled_in_another_thread():
     assert await asyncio.to_thread(asyncio.run, inside())
 
 
-async def test_work_without_a_signal_returns_its_result():
-    async def seven() -> int:
-        return 7
-
-    async def broken() -> int:
-        raise LookupError
-
-    stopping = Stopping()
-    assert await stopping.unless_asked(seven()) == 7
-    with pytest.raises(LookupError):
-        await stopping.unless_asked(broken())
-    assert stopping.exit_code is None
-
-
-async def test_a_signal_cancels_the_work():
+async def test_work_returns_its_result_or_raises_its_error_unless_a_signal_cancels_it():
     ended = []
+
+    async def work(error: type[Exception] | None = None) -> int:
+        if error is not None:
+            raise error
+        return 7
 
     async def endless() -> None:
         try:
@@ -65,7 +49,10 @@ async def test_a_signal_cancels_the_work():
             ended.append(True)
 
     stopping = Stopping()
+    assert await stopping.unless_asked(work()) == 7
+    with pytest.raises(LookupError):
+        await stopping.unless_asked(work(LookupError))
+    assert stopping.exit_code is None
     asyncio.get_running_loop().call_soon(stopping.ask, signal.SIGINT)
-
     assert await stopping.unless_asked(endless()) is None
     assert ended == [True]

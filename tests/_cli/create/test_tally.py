@@ -75,40 +75,29 @@ def test_the_highest_exit_code_counts():
     assert tally.counted() == "2 created, 1 refused, 1 not sent, 1 unknown"
 
 
+AGAIN = "The same command may send these orders: run it again, and do not pay them by other means"
+CORRECT = "Correct these lines, keep their keys, and run the same command again"
+USE_OTHERS = "They are not sent again: to make the payments, use other keys"
+
+
 def test_the_advice_says_what_to_do():
-    tally = tally_of(OutcomeUnknown(), RateLimited(status=429), KeyBusy())
-    tally.undos_pending = 3
-    doubt, again, owed = tally.advice()
+    tally = tally_of(OutcomeUnknown(), RateLimited(status=429), KeyBusy(), ORDER, ORDER, ORDER)
+    tally.undos_pending, tally.made = 3, 1
+    made, doubt, again, owed = tally.advice()
 
     assert list(Tally().advice()) == []
+    assert made == "already created before this run: 2. To make one of these payments again, use another key"
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
     assert again == f"may succeed later: 2 (RateLimited 1, KeyBusy 1). {AGAIN}"
     assert owed == "failed undos, now pending: 3. Run: transfer-async journal recover"
 
 
-def test_orders_that_were_created_before_are_counted_separately():
-    tally = tally_of(ORDER, ORDER, ORDER)
-    tally.made = 1
-    (told,) = tally.advice()
-
-    assert told == "already created before this run: 2. To make one of these payments again, use another key"
-
-
 def test_a_final_refusal_does_not_advise_to_run_the_command_again():
-    corrected, another_key = tally_of(Refused(status=422), Refuted(), Refused(status=400)).advice()
-
-    assert corrected == (
-        "would be refused again: 2 (Refused 2). "
-        "Correct these lines, keep their keys, and run the same command again"
-    )
-    assert another_key == (
-        "refuted: 1. These orders were in doubt and do not exist. They are not sent again: "
-        "to make the payments, use other keys"
-    )
-
-
-AGAIN = "The same command may send these orders: run it again, and do not pay them by other means"
+    assert list(tally_of(Refused(status=422), Refuted(), Refused(status=400)).advice()) == [
+        f"would be refused again: 2 (Refused 2). {CORRECT}",
+        f"refuted: 1. These orders were in doubt and do not exist. {USE_OTHERS}",
+    ]
 
 
 def test_the_most_frequent_reasons_are_named_and_the_others_counted():
@@ -122,14 +111,14 @@ def test_the_most_frequent_reasons_are_named_and_the_others_counted():
 def test_a_lasting_reason_does_not_advise_to_run_the_command_again():
     """A changed line whose key has an order conflicts in every run, and another key would pay it twice."""
     results = KeyConflict(), HoldRequired(), KeyConflict(), InvalidOrder([("key", "is bad")]), KeyBusy()
-    lasting, conflicts, again = tally_of(*results).advice()
+    reasons = "KeyConflict 2, HoldRequired 1, InvalidOrder 1"
+    read = "Read the reasons in the outcomes before you change these lines"
 
-    assert lasting == (
-        "not sent, and the same command would not send them: 4 (KeyConflict 2, HoldRequired 1, "
-        "InvalidOrder 1). Read the reasons in the outcomes before you change these lines"
-    )
-    assert conflicts == "KeyConflict: 2. This key already has another order; a new key makes a second payment"
-    assert again == f"may succeed later: 1 (KeyBusy 1). {AGAIN}"
+    assert list(tally_of(*results).advice()) == [
+        f"not sent, and the same command would not send them: 4 ({reasons}). {read}",
+        "KeyConflict: 2. This key already has another order; a new key makes a second payment",
+        f"may succeed later: 1 (KeyBusy 1). {AGAIN}",
+    ]
 
 
 @each("result", [HoldFailed(refused=True), Expired(), WrongEventLoop(), TransferError()])

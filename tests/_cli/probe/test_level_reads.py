@@ -1,15 +1,13 @@
 """Level 0: properties of a service that the sandboxes with quirks do not cover."""
 
-import itertools
 import json
 from typing import Any
 
 import pytest
 
-from tests.faults.servers import Connection, Script, serving
+from tests.faults.servers import http, replies, serving, then_closes
 from tests.support import samples
 from tests.support.cases import each
-from tests.support.loop_time import LoopTime
 from transfer_async._cli.probe_http import Response, Service, Stopped
 from transfer_async._cli.probe_run import (
     ReadLimits,
@@ -30,21 +28,15 @@ from transfer_async.sandbox.service import WHO_AM_I_PATH
 
 from .prober import Watch
 
-
-@pytest.fixture
-def watch(loop_time: LoopTime) -> Watch:
-    return Watch(loop_time)
+BUSY = {"Retry-After": "86400"}
 
 
 @each(
     ("last", "seen"),
     {
-        "lost without a response: it took one request less": (
-            CloseAfterProcessing(),
-            SeenConnection(asked=9, requests=2),
-        ),
-        "busy: this limits neither the connection nor the probe": (
-            Status(429, headers={"Retry-After": "86400"}),
+        "lost without a response": (CloseAfterProcessing(), SeenConnection(asked=9, requests=2)),
+        "busy: this limits no connection": (
+            Status(429, headers=BUSY),
             SeenConnection(asked=3),
         ),
     },
@@ -108,49 +100,27 @@ async def profile_of(url: str, **changes: Any) -> ServiceProfile:
     return await read_service(service_at(url, **changes), ReadLimits(requests=3, idle=1.0))
 
 
-def responding(*responses: bytes, closes: bool = False) -> Script:
-    """Send these responses to the requests of a connection, and repeat the last one."""
-
-    async def script(connection: Connection) -> None:
-        for response in itertools.chain(responses, itertools.repeat(responses[-1])):
-            if await connection.request() is None:
-                return
-            connection.send(response)
-            if closes:
-                return
-
-    return script
-
-
-def response(status: str, body: bytes, *headers: str, version: str = "1.1") -> bytes:
-    head = "\r\n".join([f"HTTP/{version} {status}", f"Content-Length: {len(body)}", *headers])
-    return f"{head}\r\n\r\n".encode() + body
-
-
 USER = samples.encode(samples.user_json())
-GOOD = response("200 OK", USER)
+GOOD = http(200, USER)
 
 
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
         (b"", "no response arrived"),
-        (response("401 No", b"{}"), "rejected the token \\(status 401\\)"),
-        (response("200 OK", b'{"message": "Unauthorized"}'), "rejected the token \\(status 200\\)"),
-        (response("404 Not Found", b"<html>"), "responded to who-am-i with 404"),
-        (response("302 Found", b"", "Location: /login"), "responded to who-am-i with 302"),
-        (response("500 Oh", b"{}"), "responded to who-am-i with 500"),
-        (response("200 OK", b"<html>"), "the client cannot read the response to who-am-i"),
-        (response("503 Busy", b""), "responded to 5 consecutive requests with 503"),
-        (
-            response("429 Slower", b"", "Retry-After: 86400"),
-            "responded with 429 and a Retry-After of 86,400 s",
-        ),
+        (http(401, b"{}"), "rejected the token \\(status 401\\)"),
+        (http(200, b'{"message": "Unauthorized"}'), "rejected the token \\(status 200\\)"),
+        (http(404, b"<html>"), "responded to who-am-i with 404"),
+        (http(302, headers={"Location": "/login"}), "responded to who-am-i with 302"),
+        (http(500, b"{}"), "responded to who-am-i with 500"),
+        (http(200, b"<html>"), "the client cannot read the response to who-am-i"),
+        (http(503), "responded to 5 consecutive requests with 503"),
+        (http(429, headers=BUSY), "429 and a Retry-After of 86,400 s"),
     ],
 )
 async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):
     """Without this, its silence becomes a profile, and a bank tests against that."""
-    async with serving(responding(sent, closes=not sent)) as server:
+    async with serving(replies(sent) if sent else then_closes()) as server:
         with pytest.raises(Stopped, match=why):
             await profile_of(server.url, clock=watch.clock)
 
@@ -167,32 +137,26 @@ async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
     assert watch.seconds == 15.0  # this includes one idle second
 
 
+CLOSING = http(200, USER, headers={"Connection": "close"})
+AFTER_ONE = "closes a connection after 1 requests without announcing this: an order sent at that"
+
+
 @each(
-    ("sent", "closes", "seen"),
+    ("sent", "closes", "seen", "notes"),
     [
-        (GOOD, False, (None, False)),
-        (response("200 OK", USER, "Connection: close"), True, (1, True)),
-        (response("200 OK", USER, "Connection: close"), False, (1, True)),
-        (response("200 OK", USER, version="1.0"), False, (1, True)),
+        (GOOD, False, (None, False), []),
+        (CLOSING, True, (1, True), []),
+        (CLOSING, False, (1, True), []),
+        (GOOD.replace(b"HTTP/1.1", b"HTTP/1.0"), False, (1, True), []),
+        (GOOD, True, (1, False), [AFTER_ONE, "force_close=True"]),
     ],
 )
-async def test_an_announced_close_is_not_reported_as_an_idle_timeout(
-    sent: bytes, closes: bool, seen: tuple[int | None, bool], watch: Watch
-):
+async def test_only_an_unannounced_close_is_noted_with_what_helps(sent, closes, seen, notes, watch: Watch):
     """Without this, the proposal warns of doubts that no client will ever have."""
-    async with serving(responding(sent, closes=closes)) as server:
+    async with serving(then_closes(sent) if closes else replies(sent)) as server:
         connection = (await profile_of(server.url, clock=watch.clock)).connection
+    noted = proposed(ServiceProfile(connection=connection)).notes
 
-    assert (connection.requests, connection.announced) == seen
-    assert connection.closed_by is None
-    assert "an idle connection" not in str(proposed(ServiceProfile(connection=connection)).notes)
-
-
-async def test_an_unannounced_close_is_noted_with_what_helps(watch: Watch):
-    async with serving(responding(GOOD, closes=True)) as server:
-        connection = (await profile_of(server.url, clock=watch.clock)).connection
-
-    assert (connection.requests, connection.announced) == (1, False)
-    (note,) = proposed(ServiceProfile(connection=connection)).notes
-    assert "closes a connection after 1 requests without announcing this: an order sent at that" in note
-    assert "force_close=True" in note
+    assert (connection.requests, connection.announced, connection.closed_by) == (*seen, None)
+    assert len(noted) == bool(notes)
+    assert all(note in noted[0] for note in notes)

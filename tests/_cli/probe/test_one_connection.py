@@ -1,68 +1,52 @@
 """`Connection`, with servers that do not respond as they should."""
 
 import asyncio
-import socket
 import ssl
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trustme
 
 from tests.faults import servers
+from tests.faults.servers import Script, serving, then_closes
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async._cli import probe_http
 from transfer_async._cli.probe_http import Connection, Request, Response
 from transfer_async.sandbox import Sandbox
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 REQUEST = Request(method="GET", path="/path")
+NO_CONTENT = b"HTTP/1.1 204 No\r\n\r\n"
 
 
 @asynccontextmanager
 async def connected(
-    serve: Serve, *, seconds: float = 30.0, kind: type[Connection] = Connection
+    script: Script, *, seconds: float = 30.0, kind: type[Connection] = Connection
 ) -> AsyncIterator[Connection]:
-    async def script(connection: servers.Connection) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            await serve(connection.reader, connection.writer)
-
-    async with servers.serving(script) as server:
+    async with serving(script) as server:
         connection = kind(f"{server.url}/base", timeout=seconds)
         yield connection
         connection.close()
 
 
-def responding(response: bytes) -> Serve:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(response)
-        await writer.drain()
-
-    return serve
-
-
-async def response_of(serve: Serve) -> Response:
-    async with connected(serve) as connection:
+async def response_to(sent: bytes) -> Response:
+    async with connected(then_closes(sent)) as connection:
         return await connection.send(REQUEST)
 
 
 @each("sent", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 600 Odd\r\n\r\n"])
 async def test_an_invalid_response_counts_as_none(sent):
-    assert await response_of(responding(sent)) == Response()
+    assert await response_to(sent) == Response()
 
 
 async def test_a_reset_connection_is_not_open():
-    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await responding(b"HTTP/1.1 204 No\r\n\r\n")(reader, writer)
+    async def reset(client: servers.Connection) -> None:
+        await client.request()
+        client.send(NO_CONTENT)
         await received.wait()
-        writer.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )
-        writer.transport.abort()
+        client.reset()
         await asyncio.sleep(0)  # The loop closes the connection in its next turn.
         gone.set()
 
@@ -97,7 +81,7 @@ async def test_without_a_server_nothing_is_sent(cut):
 )
 async def test_a_response_with_a_cut_body_keeps_its_status(sent, body):
     """As in the client, a refusal with an incomplete body is still a refusal."""
-    response = await response_of(responding(b"HTTP/1.1 422 No\r\n" + sent))
+    response = await response_to(b"HTTP/1.1 422 No\r\n" + sent)
 
     assert (response.status, response.body, response.intact) == (422, body, False)
 
@@ -105,15 +89,13 @@ async def test_a_response_with_a_cut_body_keeps_its_status(sent, body):
 async def test_a_body_is_read_up_to_the_limit(monkeypatch):
     monkeypatch.setattr(probe_http, "MAX_BODY", 4)
 
-    response = await response_of(responding(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"))
-
-    assert response.body == b"0123"
+    assert (await response_to(servers.http(200, b"0123456789"))).body == b"0123"
 
 
 async def test_an_unfinished_response_ends_with_the_timeout():
-    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        await reader.read()
+    async def stall(client: servers.Connection) -> None:
+        client.send(b"HTTP/1.1 200 OK\r\n")
+        await client.gone()
 
     async with connected(stall, seconds=MUST_RUN_OUT) as connection:
         assert await connection.send(REQUEST) == Response()
@@ -122,9 +104,9 @@ async def test_an_unfinished_response_ends_with_the_timeout():
 async def test_a_response_in_small_parts_ends_after_twice_the_timeout():
     begun = asyncio.Event()
 
-    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    async def stay_silent(client: servers.Connection) -> None:
         begun.set()
-        await reader.read()
+        await client.gone()
 
     class SlowSocket(Connection):
         """A connection whose socket never times out, as with a server that sends a byte from time to time."""
@@ -139,41 +121,28 @@ async def test_a_response_in_small_parts_ends_after_twice_the_timeout():
 
 
 async def test_a_cancelled_request_closes_the_connection():
-    begun, closed = asyncio.Event(), asyncio.Event()
-
-    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        begun.set()
-        await reader.read()
-        closed.set()
-
-    async with connected(stay_silent) as connection:
+    async with serving(servers.Connection.gone_after_request) as server:
+        connection = Connection(server.url, timeout=30.0)
         sending = asyncio.ensure_future(connection.send(REQUEST))
-        await begun.wait()
+        await server.got_request.wait()
         sending.cancel()
-        await closed.wait()
+        await server.idle()
         with pytest.raises(asyncio.CancelledError):
             await sending
 
 
 async def test_a_connection_with_unexpected_bytes_is_not_open():
-    two = responding(b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 408 Late\r\n\r\n")
-    async with connected(two) as connection:
+    async with connected(then_closes(NO_CONTENT + b"HTTP/1.1 408 Late\r\n\r\n")) as connection:
         assert (await connection.send(REQUEST)).status == 204
         assert not connection.is_open
 
 
 async def test_a_closed_connection_is_not_opened_again():
-    connections = []
-
-    async def serve_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(1)
-        await responding(b"HTTP/1.1 204 No\r\nConnection: close\r\n\r\n")(reader, writer)
-
-    async with connected(serve_once) as connection:
+    async with serving(then_closes(servers.http(204, headers={"Connection": "close"}))) as server:
+        connection = Connection(server.url, timeout=30.0)
         assert (await connection.send(REQUEST)).status == 204
         assert await connection.send(REQUEST) == Response()
-    assert connections == [1]
+    assert server.accepted == 1
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ def proposal_of(connection=None, **answers):
 REFUSAL = SeenAnswer(status=422, within=0.1)
 NEW, REPEATED = SeenAnswer(status=200, order="new"), SeenAnswer(status=409)
 DOUBT = SeenAnswer(status=500, order="unknown")
+IDLE = SeenConnection(asked=9, open_after=1.0, closed_by=2.0)
+AGAIN = ("same_body_again", "cut_again")
 
 
 def test_the_defaults_stay_unless_a_response_suggests_otherwise():
@@ -33,9 +35,8 @@ def test_every_proposed_value_has_a_reason_and_the_code_runs():
     )
     lines = list(as_lines(proposal))
 
-    assert {"attempts", "first_delay", "max_delay", "deadline", "not_processed", "refused"} < {
-        *proposal.reasons
-    }
+    retried = {"attempts", "first_delay", "max_delay", "deadline", "not_processed", "refused"}
+    assert retried < {*proposal.reasons}
     assert all(proposal.reasons.values())
     names = {"RetryPolicy": RetryPolicy, "Timeouts": Timeouts}
     made = eval(f"dict({' '.join(lines[-2:])})", names)
@@ -73,22 +74,13 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
 @each(
     ("seen", "note"),
     [
-        (
-            {"connection": SeenConnection(asked=9, open_after=1.0, closed_by=2.0)},
-            "the service closes an idle connection within 2 s",
-        ),
+        ({"connection": IDLE}, "the service closes an idle connection within 2 s"),
         ({"wrong_token": SeenAnswer(status=403)}, "the service responds to a wrong token with 403"),
         ({"not_json": DOUBT}, "such orders end in doubt: not-json"),
         ({"same_body_again": NEW}, "created two orders"),
         ({"same_body_again": SeenAnswer(status=200, order="same")}, "repeated body is the first order"),
-        (
-            {"same_body_again": REPEATED, "cut_again": REPEATED},
-            "exists, because the repeated order was refused",
-        ),
-        (
-            {"same_body_again": REPEATED, "cut_again": NEW},
-            "It is not known whether the order sent on the closed connection exists",
-        ),
+        (dict.fromkeys(AGAIN, REPEATED), "exists, because the repeated order was refused"),
+        ({"same_body_again": REPEATED, "cut_again": NEW}, "It is not known whether the order"),
         ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),
     ],
 )

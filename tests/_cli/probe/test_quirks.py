@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loop_time import LoopTime
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async.sandbox import Sandbox, load_profile
 
@@ -14,25 +13,19 @@ from .quirks import QUIRKS, Quirk, Quirky
 # Read at import, when no event loop runs.
 RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))
 
-
-OFTEN = (
+OFTEN = {
     "silence without a token",
     "one request a connection",
     "two orders from one body",
     "409 for a repetition",
-)
+}
 """The quirks that run by default."""
 
+MARKS = {name: [] if name in OFTEN else ONLY_IN_TRIALS for name in QUIRKS}
 
-@pytest.mark.parametrize(
-    "quirk",
-    [
-        pytest.param(quirk, id=name, marks=[] if name in OFTEN else ONLY_IN_TRIALS)
-        for name, quirk in QUIRKS.items()
-    ],
-)
-async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, loop_time: LoopTime):
-    watch = Watch(loop_time)
+
+@pytest.mark.parametrize("quirk", [pytest.param(QUIRKS[name], id=name, marks=MARKS[name]) for name in QUIRKS])
+async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, watch: Watch):
     requests, idle = quirk.watched
     settings = {"levels": quirk.levels, "orders": quirk.orders, "requests": requests, "idle": idle}
 
@@ -47,10 +40,8 @@ async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, loop_tim
     assert second.stopped == first.stopped
 
 
-async def test_a_sandbox_with_a_stored_profile_gives_that_profile(tmp_path, loop_time: LoopTime):
+async def test_a_sandbox_with_a_stored_profile_gives_that_profile(tmp_path, watch: Watch):
     """The file has version 1 and is never rewritten, so that the profiles of users stay usable."""
-    watch = Watch(loop_time)
-
     async with Sandbox(profile=RECORDED, sleep=watch.sleep) as sandbox:
         again = await probe(sandbox, tmp_path / "again", watch, levels=(0, 1, 2), idle=20.0)
 

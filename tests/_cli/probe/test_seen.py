@@ -32,8 +32,10 @@ HEADERS = CIMultiDict(
 
 
 def test_only_names_of_well_known_fields_are_kept_of_a_body():
-    kept = seen_answer(Response(status=422, headers=HEADERS, body=BODY), seconds=0.3)
+    response = Response(status=422, headers=HEADERS, body=BODY)
+    kept = seen_answer(response, seconds=0.3)
 
+    assert "ada" not in repr(response).lower()
     assert kept == SeenAnswer(
         status=422,
         body="json",
@@ -41,10 +43,6 @@ def test_only_names_of_well_known_fields_are_kept_of_a_body():
         headers={"server": "nginx", "set-cookie": "", "x-served-by": "", "via": ""},
         within=0.5,
     )
-
-
-def test_the_repr_of_a_response_shows_no_contents():
-    assert "ada" not in repr(Response(status=422, headers=HEADERS, body=BODY)).lower()
 
 
 def an_order(**changes) -> bytes:
@@ -76,10 +74,7 @@ def test_each_response_is_classified_by_the_order_it_contains(status, body, orde
 
 @each(
     ("body", "why"),
-    [
-        (an_order(poster_amount="100"), "$.poster_amount"),
-        (b'{"data": ' + an_order() + b"}", "is missing"),
-    ],
+    [(an_order(poster_amount="100"), "$.poster_amount"), (b'{"data": ' + an_order() + b"}", "is missing")],
 )
 def test_the_reason_why_the_client_cannot_read_the_order_is_kept(body, why):
     assert why in find_order(Response(status=200, body=body), set()).unreadable
@@ -94,17 +89,14 @@ def test_each_response_body_is_recorded_with_its_kind(body, kind):
 
 
 def test_a_request_id_has_the_name_of_an_id_and_another_value_in_each_response():
-    def response(number: int) -> Response:
-        headers = {
-            "X-Request-Id": f"r{number}",
-            "ETag": f"e{number}",
-            "CF-Ray": f"f{number}",
-            "X-Pod-Id": "7",
-        }
-        return Response(status=200, headers=headers)
+    values = ("ETag", "CF-Ray", "X-Request-Id")
+    first, second = (
+        Response(status=200, headers={**{name: f"{name}-{number}" for name in values}, "X-Pod-Id": "7"})
+        for number in (1, 2)
+    )
 
-    assert request_ids([response(1), response(2)]) == ("cf-ray", "x-request-id")
-    assert request_ids([response(1)]) == ()
+    assert request_ids([first, second]) == ("cf-ray", "x-request-id")
+    assert request_ids([first]) == ()
 
 
 @pytest.mark.parametrize("is_order", [False, True])
