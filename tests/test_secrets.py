@@ -5,7 +5,6 @@ import base64
 import gc
 import importlib
 import io
-import json
 import logging
 import pickle
 import pkgutil
@@ -15,14 +14,15 @@ import tempfile
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import asyncpg
 import attrs
 import pytest
-from attrs import define, field
+from attrs import define
 from rich.pretty import pretty_repr
 
 import transfer_async
@@ -50,11 +50,11 @@ from transfer_async import (
 from transfer_async._models import errors as causes
 from transfer_async._models.errors import TransferError
 from transfer_async.journal import KeySeal, sqlite, transitions
-from transfer_async.journal.model import Entry
 from transfer_async.journal.transitions import Claim
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
+PROXY = f"http://cr3dential-user:{PASSWORD}@127.0.0.1:1"
 HEADERS = {"X-Gateway-Key": "cr3dential-of-the-gateway"}
 BASIC = base64.b64encode(f"cr3dential-user:{PASSWORD}".encode()).decode()
 CREDENTIALS = ("cr3dential", BASIC)
@@ -63,9 +63,16 @@ SECRETS = (*CREDENTIALS, "s3cr3t")
 """Personal data and the service's texts. They may appear only where an error's docstring says so."""
 WORDS = b'{"message": "s3cr3t words", "bvn": "s3cr3t"}'
 DOCUMENTED = {"body", "raw", "message", "receipts", "order", "key"}
+AMOUNT = "77123456789.01"
+KEY = b"cr3dential"
+DSN = "postgresql://bank:cr3dential@127.0.0.1:1/x"
 
 ORDER = new_order(
-    poster_username="ada.s3cr3t@example.com", poster_recipient_username="ben.s3cr3t@example.com"
+    poster_username="ada.s3cr3t@example.com",
+    poster_recipient_username="ben.s3cr3t@example.com",
+    poster_amount=AMOUNT,
+    matcher_amount=AMOUNT,
+    exchange_rate=1,
 )
 BEN = PersonName("s3cr3tben", "s3cr3tokri")
 ONCE = RetryPolicy(attempts=1)
@@ -97,6 +104,22 @@ def shown(error: BaseException) -> Iterator[tuple[str, str]]:
         yield "pickle", pickled(error)
 
 
+def drawn(error: BaseException, *packages: str) -> list[str]:
+    """Return all variables in the frames of these packages, as rich and other tools show them."""
+    return [
+        f"{one.__class__.__name__} {frame.f_code.co_qualname}: {name} = {text}"
+        for one in chain(error)
+        for frame, _ in traceback.walk_tb(one.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in ("transfer_async", *packages)
+        for name, value in frame.f_locals.items()
+        for text in (repr(value), pretty_repr(value))
+    ]
+
+
+def drawn_credentials(error: BaseException) -> list[str]:
+    return [text for text in drawn(error, "asyncpg", "aiohttp") if "cr3dential" in text]
+
+
 def pickled(error: BaseException) -> str:
     """Return the pickle of an error, if it can be pickled."""
     try:
@@ -126,17 +149,19 @@ def leaks(error: BaseException) -> list[str]:
 class Bank:
     """A bank whose client knows all secrets."""
 
-    settings: dict[str, Any] = field(factory=dict)
-
     async def place(self, _: Any) -> str:
         return "s3cr3t-hold"
 
     async def release(self, _: Any, __: str | None) -> None:
-        """Do nothing."""
+        raise OSError("s3cr3t-release")
+
+    async def resolve(self, _: Any, __: Any) -> Any:
+        raise OSError("s3cr3t: the back office is closed")
 
     @asynccontextmanager
     async def client(self, url: str, **settings: Any) -> AsyncIterator[TransferClient]:
-        made: dict[str, Any] = {"retry": ONCE, "observers": [log_events], "headers": HEADERS, **settings}
+        made: dict[str, Any] = {"retry": ONCE, "observers": [log_events], "headers": HEADERS} | settings
+        made.setdefault("resolve", self.resolve)
         hooks = [*made.pop("hooks", ()), FundsHold(self.place, self.release)]
         async with TransferClient(url, made.pop("token", TOKEN), hooks=hooks, **made) as client:
             yield client
@@ -207,26 +232,13 @@ def proxied(script: Script, scheme: str) -> Callable[[Bank], AsyncIterator[BaseE
 
 
 async def no_proxy(bank: Bank) -> AsyncIterator[BaseException]:
-    address = f"http://cr3dential-user:{PASSWORD}@127.0.0.1:1"
-    yield await bank.order("https://service.invalid", proxy=address)
-    for wrong in (address.replace("-of", "/of"), address.replace("-of", "#of"), "cr3dential", address + "\n"):
-        with pytest.raises(ValueError, match=r"^proxy: ") as caught:
-            TransferClient("https://service.invalid", TOKEN, proxy=wrong)
-        yield caught.value
+    yield await bank.order("https://service.invalid", proxy=PROXY)
 
 
-async def wrong_settings(_: Bank) -> AsyncIterator[BaseException]:
-    for where in ("bank:cr3dential@host", "bank:cr3dential/1@host", "bank:1/cr3dential@host", "[cr3dential"):
-        with pytest.raises(ValueError, match=r"^base_url: ") as caught:
-            TransferClient(f"https://{where}", TOKEN)
-        yield caught.value
-        for scheme in ("postgresql://", "postgres:/"):
-            with pytest.raises(ValueError, match=r"^dsn: ") as caught:
-                PostgresJournal(f"{scheme}{where.replace('@', '@b@')}/x")
-            yield caught.value
-    with pytest.raises(ValueError, match=r"^token: ") as caught:
-        TransferClient("https://host", f"{TOKEN}\n")
-    yield caught.value
+async def undos_that_fail(bank: Bank) -> AsyncIterator[BaseException]:
+    async with serving(replies(http(422, WORDS))) as server, bank.client(server.url) as client:
+        yield await failure(client.create_order(ORDER, key="k"))
+        await client.recover()
 
 
 async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
@@ -288,7 +300,7 @@ async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
             journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
             async with serving(_answers) as server:
                 yield await bank.order(server.url, journal=journal)
-    down = PostgresJournal("postgresql://cr3dential:cr3dential@127.0.0.1:1/x", timeout=MUST_RUN_OUT)
+    down = PostgresJournal(DSN, timeout=MUST_RUN_OUT)
     client = TransferClient("http://127.0.0.1:1", TOKEN, journal=down)
     yield await failure(client.__aenter__())
     await client.close()
@@ -355,7 +367,7 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
     "a proxy that answers garbage": proxied(then_closes(GARBAGE), "https"),
     "a proxy without TLS": proxied(then_closes(GARBAGE), "http"),
     "no proxy": no_proxy,
-    "wrong settings": wrong_settings,
+    "undos that fail": undos_that_fail,
     "the bank's own requests": the_banks_own_requests,
     "tokens": tokens,
     "the journal": the_journal,
@@ -375,44 +387,23 @@ async def test_no_secret_is_in_any_error_or_log(caplog: pytest.LogCaptureFixture
             assert (type(twin), str(twin), vars(twin).keys()) == (type(error), str(error), vars(error).keys())
     del errors, error, twin
     gc.collect()  # asyncio and aiohttp log objects that were not closed
-    assert not [told for told in map(_told, caplog.records) if any(one in told for one in SECRETS)]
-
-
-async def _errors(name: str) -> list[BaseException]:
-    return [error async for error in BROKEN[name](Bank())]
-
-
-def _in_frames(error: BaseException) -> Iterator[str]:
-    """Return the variables of a traceback as rich shows them in some logs."""
-    for one in chain(error):
-        for frame, _ in traceback.walk_tb(one.__traceback__):
-            if "/transfer_async/" in frame.f_code.co_filename:
-                yield from (pretty_repr(value) for value in frame.f_locals.values())
+    assert {"AttemptFailed", "OrderInDoubt", "UndoPending"} <= {
+        one.message.split()[0] for one in caplog.records
+    }
+    assert not [told for told in map(_told, caplog.records) if any(one in told for one in (*SECRETS, AMOUNT))]
 
 
 @pytest.mark.parametrize(
     "name", ["a refusal", "no answer", "the bank's own requests", "tokens", "the journal"]
 )
-def test_no_token_or_configured_header_is_in_any_frame_of_an_error(name: str):
-    drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
+async def test_no_token_or_configured_header_is_in_any_frame_of_an_error(name: str):
+    texts = [text async for error in BROKEN[name](Bank()) for text in drawn(error)]
 
-    assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)
-    assert not [text for text in drawn if "cr3dential" in text]
+    assert any("ClaimedKey" in text for text in texts)
+    assert not [text for text in texts if "cr3dential" in text]
 
 
 # --- frames, drawn with their variables -----------------------------------------------------------
-
-
-def drawn(error: BaseException) -> list[str]:
-    """Return all variables in frames of the package and its drivers, as rich and other tools show them."""
-    return [
-        f"{one.__class__.__name__} {frame.f_code.co_qualname}: {name} = {text}"
-        for one in chain(error)
-        for frame, _ in traceback.walk_tb(one.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in ("transfer_async", "asyncpg", "aiohttp")
-        for name, value in frame.f_locals.items()
-        for text in (repr(value), pretty_repr(value))
-    ]
 
 
 def wrong(**settings: Any) -> Callable[[pytest.MonkeyPatch, Path], Any]:
@@ -436,18 +427,26 @@ def from_env(**variables: str) -> Callable[[pytest.MonkeyPatch, Path], Any]:
     return make
 
 
-SECRET_DSN = "postgresql://bank:cr3dential@127.0.0.1:1/x"
+def dsn(text: str, **settings: Any) -> Callable[[pytest.MonkeyPatch, Path], Any]:
+    return lambda _, __: PostgresJournal(text, **settings)
+
+
+ODD_LOGINS = ("bank:cr3dential@host", "bank:cr3dential/1@host", "bank:1/cr3dential@host", "[cr3dential")
 MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "a token with a line's end": wrong(token=f"{TOKEN}\n"),
     "a token with a blank": wrong(token=f"Bearer {TOKEN}"),
     "a token beyond ASCII": wrong(token=f"{TOKEN}é"),
     "a token of bytes": wrong(token=TOKEN.encode()),
     "no https": wrong(base_url="http://host"),
+    **{f"a login in the address: {login}": wrong(base_url=f"https://{login}") for login in ODD_LOGINS},
     "a lease that is too short": wrong(lease=0.1),
     "no duration": wrong(settle_after="soon"),
     "no hook": wrong(hooks=[5]),
     "no journal": wrong(journal=5),
     "no proxy": wrong(proxy=f"{TOKEN}:8080"),
+    "a proxy with a path": wrong(proxy=PROXY.replace("-of", "/of")),
+    "a proxy with a fragment": wrong(proxy=PROXY.replace("-of", "#of")),
+    "a proxy with a line's end": wrong(proxy=f"{PROXY}\n"),
     "no number": wrong(max_connections=0),
     "a setting that there is not": wrong(lase=5),
     "no scope": wrong(scope=""),
@@ -463,12 +462,16 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "the environment's address": from_env(TRANSFER_BASE_URL="http://host"),
     "the environment's journal": from_env(TRANSFER_JOURNAL="postgresql://bank:cr3dential/1@host/x"),
     "the environment's seal": from_env(TRANSFER_SEAL="keys", TRANSFER_JOURNAL="x"),
-    "a password with a slash": lambda _, __: PostgresJournal("postgresql://bank:cr3dential/1@host/x"),
-    "a schema that is none": lambda _, __: PostgresJournal(SECRET_DSN, schema="A b"),
-    "no timeout": lambda _, __: PostgresJournal(SECRET_DSN, timeout=0),
-    "a seal that is none": lambda _, __: PostgresJournal(SECRET_DSN, seal=cast("Any", 5)),
-    "keys that are too short": lambda _, __: KeySeal({"a": b"cr3dential"}, current="a"),
-    "another current key": lambda _, __: KeySeal({"a": b"cr3dential" * 3 + b"22"}, current="b"),
+    "a password with a slash": dsn("postgresql://bank:cr3dential/1@host/x"),
+    **{
+        f"a database at {scheme}{login}": dsn(f"{scheme}{login.replace('@', '@b@')}/x")
+        for scheme, login in product(("postgresql://", "postgres:/"), ODD_LOGINS)
+    },
+    "a schema that is none": dsn(DSN, schema="A b"),
+    "no timeout": dsn(DSN, timeout=0),
+    "a seal that is none": dsn(DSN, seal=5),
+    "keys that are too short": lambda _, __: KeySeal({"a": KEY}, current="a"),
+    "another current key": lambda _, __: KeySeal({"a": KEY * 3 + b"22"}, current="b"),
 }
 
 
@@ -479,80 +482,68 @@ def test_an_invalid_setting_leaves_no_secret_in_any_frame(mistake: Any):
         with pytest.raises((ValueError, TypeError)) as caught:
             mistake(patch, Path(path))
 
-        assert [text for text in drawn(caught.value) if "cr3dential" in text] == []
+        assert leaks(caught.value) == drawn_credentials(caught.value) == []
 
 
 async def test_a_database_that_cannot_be_reached_leaves_no_password_in_any_frame():
-    down = PostgresJournal(SECRET_DSN, timeout=MUST_RUN_OUT)
+    down = PostgresJournal(DSN, timeout=MUST_RUN_OUT)
     for use in (down.__aenter__, down.now, down.planned_upgrade, lambda: down.move("s", "k", claim())):
         (error,) = await asyncio.gather(use(), return_exceptions=True)
 
         assert isinstance(error, BaseException)
-        assert [text for text in drawn(error) if "cr3dential" in text] == []
+        assert drawn_credentials(error) == []
 
 
 async def test_no_body_and_no_other_customer_is_in_any_frame_of_an_error():
     people = {"user": "0ther-ada@example.com", "postersBeneficiary": "0ther-ben@example.com"}
     theirs = samples.order_json(**{role: {"username": name} for role, name in people.items()})
-    answers = [
+    for script in (
         replies(http(200, samples.encode(theirs))),
         replies(http(200, samples.encode(theirs)[:-9])),
-        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "gzip"})),
-        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "deflate"})),
-        replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": "s3cr3t"})),
+        *(
+            replies(http(200, b"s3cr3t" * 99, headers={"Content-Encoding": encoding}))
+            for encoding in ("gzip", "deflate", "s3cr3t")
+        ),
         then_closes(head(200, {"Content-Length": "99"}) + WORDS),
         then_closes(head(200, {"Transfer-Encoding": "chunked"}) + b"s3cr3t\r\n"),
-    ]
-    for script in answers:
+    ):
         async with serving(script) as server:
-            for error in (await bank_order(server.url), await Bank().read(server.url)):
-                assert [text for text in drawn(error) if "0ther-" in text or "s3cr3ts3cr3t" in text] == []
-
-
-async def bank_order(url: str) -> BaseException:
-    async with Bank().client(url, timeouts=Timeouts(total=MUST_RUN_OUT)) as client:
-        return await failure(client.create_order(new_order(), key="k"))
+            for error in (
+                await Bank().order(server.url, timeouts=Timeouts(total=MUST_RUN_OUT)),
+                await Bank().read(server.url),
+            ):
+                texts = drawn(error, "asyncpg", "aiohttp")
+                assert [text for text in texts if "0ther-" in text or "s3cr3ts3cr3t" in text] == []
 
 
 @each(
     "found",
     [
-        {
-            "username": "ben.okri@example.com",
-            "firstname": "S3cr3tname",
-            "lastname": "S3cr3tlast",
-            "is_active": 1,
-        },
-        {"username": "s3cr3tname@example.com", "firstname": "Ben", "lastname": "Okri", "is_active": 1},
-        {"username": "ben.okri@example.com", "firstname": "S3cr3tname", "lastname": 5, "is_active": 1},
-        {"username": "ben.okri@example.com", "firstname": "S3cr3tname", "is_active": 0},
-        {
-            "username": "ben.okri@example.com",
-            "firstname": "Ben",
-            "lastname": "Okry S3cr3tname",
-            "is_active": 1,
-        },
+        {"lastname": "S3cr3tlast"},
+        {"username": "s3cr3tname@example.com", "firstname": "Ben"},
+        {"lastname": 5},
+        {"lastname": None, "is_active": 0},
+        {"firstname": "Ben", "lastname": "Okry S3cr3tname"},
     ],
 )
 async def test_no_looked_up_person_is_in_any_frame_of_an_error(found: dict[str, Any]):
-    answer = json.dumps(found).encode()
-    async with serving(replies(http(200, answer))) as server:
+    user = {"username": "ben.okri@example.com", "firstname": "S3cr3tname", "lastname": "Okri", "is_active": 1}
+    async with serving(replies(http(200, samples.encode(user | found)))) as server:
         hooks = [BeneficiaryVerification(UserLookup("/users/{username}"))]
         async with Bank().client(server.url, hooks=hooks) as client:
-            error = await failure(
-                client.create_order(new_order(), key="k", beneficiary=PersonName("Ben", "Okri"))
-            )
+            ben = PersonName("Ben", "Okri")
+            error = await failure(client.create_order(new_order(), key="k", beneficiary=ben))
 
-    assert [text for text in drawn(error) if "s3cr3t" in text.lower()] == []
+    assert [text for text in drawn(error, "asyncpg", "aiohttp") if "s3cr3t" in text.lower()] == []
 
 
 async def test_the_username_of_a_look_up_is_in_no_frame_of_its_error():
-    async with serving(replies(http(422, WORDS))) as server:
-        for look_up in (UserLookup("/users/{username}"), UserLookup("/users/{username}")):
-            async with Bank().client(server.url, hooks=[BeneficiaryVerification(look_up)]):
-                error = await failure(look_up("s3cr3t-ben@example.com"))
+    look_up = UserLookup("/users/{username}")
+    hooks = [BeneficiaryVerification(look_up)]
+    async with serving(replies(http(422, WORDS))) as server, Bank().client(server.url, hooks=hooks):
+        error = await failure(look_up("s3cr3t-ben@example.com"))
 
-            assert [text for text in drawn(error) if "s3cr3t-ben" in text] == []
+    assert [text for text in drawn(error, "asyncpg", "aiohttp") if "s3cr3t-ben" in text] == []
 
 
 async def test_no_row_is_in_any_frame_of_a_stores_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -561,15 +552,7 @@ async def test_no_row_is_in_any_frame_of_a_stores_error(tmp_path: Path, monkeypa
         error = await Bank().order("http://127.0.0.1:1", journal=journal)
 
     assert isinstance(error.__cause__, sqlite3.OperationalError)
-    assert not [text for text in _in_frames(error) if "s3cr3t" in text]
-
-
-def test_no_order_is_shown_with_the_arguments_of_a_journal():
-    entry = Entry(**{**dict.fromkeys(Entry.__struct_fields__), "reply": WORDS})
-    for one in (entry, transitions.Create(attempt="a", order_id="tx-1", reply=WORDS)):
-        assert "s3cr3t" not in repr(one) + pretty_repr(one)
-        assert "order_id" in repr(one)
-        assert "order_id" in pretty_repr(one)
+    assert not [text for text in drawn(error) if "s3cr3t" in text]
 
 
 def _told(record: logging.LogRecord) -> str:

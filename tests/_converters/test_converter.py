@@ -4,9 +4,9 @@ import contextlib
 import json
 import pickle
 import re
-import threading
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 
 import attrs
 import pytest
@@ -17,7 +17,7 @@ from tests.support import samples, strategies
 from tests.support.cases import each
 from tests.support.strategies import CHARACTERS
 from transfer_async._converters import converter
-from transfer_async._converters.wire_format import Unreadable
+from transfer_async._converters.wire_format import Number, Unreadable
 from transfer_async._models.errors import InvalidOrder, ServiceFailed, UnreadableOrder
 from transfer_async._models.requests import NewExternalOrder, NewOrder
 from transfer_async._models.responses import Currency, ExternalOrder, ExternalUser, Order, User, UserOption
@@ -44,14 +44,14 @@ def test_a_new_order_is_written_exactly_as_in_the_specification():
 )
 def test_amounts_are_written_as_plain_decimal_strings_and_the_fee_as_a_plain_number(amount, written):
     bank = samples.new_external_order(current_account_balance=amount, transaction_fee=amount)
-    raw = samples.new_order(
+    order = samples.new_order(
         poster_amount=amount, matcher_amount=amount, exchange_rate=1, external_order=bank
-    ).to_json()
+    )
+    tree = json.loads(order.to_json(), parse_float=Number, parse_int=Number)
 
-    assert f'"poster_amount":"{written}"'.encode() in raw
-    assert f'"matcher_amount":"{written}"'.encode() in raw
-    assert f'"current_account_balance":"{written}"'.encode() in raw
-    assert f'"transaction_fee":{written},'.encode() in raw
+    assert (tree["poster_amount"], tree["matcher_amount"]) == (written, written)
+    assert tree["external_order"]["current_account_balance"] == written
+    assert tree["external_order"]["transaction_fee"] == Number(written)
 
 
 @given(strategies.new_order_fields())
@@ -96,34 +96,12 @@ def test_all_faults_of_a_request_and_the_banks_data_are_in_one_error():
 
 
 @each("name", sorted(samples.new_order_json()))
-@each("gone", [True, False])
-def test_a_missing_field_of_a_request_is_reported_once(name, gone):
-    tree = samples.new_order_json(**{name: None})
-    if gone:
-        del tree[name]
+@each("change", [samples.without, partial(samples.changed, value=None)])
+def test_a_missing_field_of_a_request_is_reported_once(name, change):
     with pytest.raises(InvalidOrder) as caught:
-        NewOrder.from_json(samples.encode(tree))
+        NewOrder.from_json(samples.encode(change(samples.new_order_json(), name)))
 
     assert caught.value.problems == ((name, "is missing"),)
-
-
-@pytest.mark.parametrize("wrong", ["x", 5, [], True])
-def test_the_banks_data_of_a_request_is_an_object(wrong):
-    assert invalid(NewOrder, samples.encode(samples.new_order_json(external_order=wrong))) == [
-        "external_order"
-    ]
-
-
-@each("kind", [NewOrder, NewExternalOrder])
-@each(
-    "raw",
-    [
-        *(b"", b"null", b"[]", b"5", b"{", b"\xff", b"[" * 100_000, b'{"a":1e99999999999999999999}'),
-        *(b"\xef\xbb\xbf{}", '"\ud800"', '{"poster_username": "\udfff"}'),
-    ],
-)
-def test_a_value_that_is_not_an_object_or_text_is_an_invalid_order(kind, raw):
-    assert invalid(kind, raw) == ["$"]
 
 
 # --- responses ------------------------------------------------------------------------------------
@@ -170,7 +148,7 @@ def test_an_order_is_written_as_the_service_writes_it():
     assert b"unread" not in written
 
 
-@pytest.mark.parametrize(
+@each(
     ("time_read", "written"),
     [
         (TIME, "2024-05-01T10:20:30.123Z"),
@@ -200,21 +178,36 @@ def test_an_order_round_trips_to_the_last_digit(tree):
 
 # --- a reader that never raises anything but its own errors ---------------------------------------
 
-READERS = [
-    (Order, UnreadableOrder),
-    (User, ServiceFailed),
-    (ExternalUser, ServiceFailed),
-    (ExternalOrder, ServiceFailed),
-    (Currency, ServiceFailed),
-    (UserOption, ServiceFailed),
-    (NewOrder, InvalidOrder),
-    (NewExternalOrder, InvalidOrder),
-]
+READERS = {
+    Order: UnreadableOrder,
+    **dict.fromkeys((User, ExternalUser, ExternalOrder, Currency, UserOption), ServiceFailed),
+    **dict.fromkeys((NewOrder, NewExternalOrder), InvalidOrder),
+}
+
+
+@each(("model", "kind"), READERS.items())
+@each(
+    "raw",
+    [
+        *(b"", b"null", b"[]", b"5", b'"tx-abc"', b"{", b"\xff", b"<html>", b"\xef\xbb\xbf{}"),
+        *(b"[" * 100_000, '{"id":"tx-abc"}'.encode("utf-16"), b'{"id": "\\ud800"}', b"1e" + b"9" * 20),
+    ],
+)
+def test_a_value_that_is_not_a_json_object_is_refused_and_kept(model, kind, raw):
+    with pytest.raises(kind) as caught:
+        model.from_json(raw)
+
+    error = caught.value
+    if kind is InvalidOrder:
+        assert [field for field, _ in error.problems] == ["$"]
+    else:
+        assert (error.raw if kind is UnreadableOrder else error.body) == raw
+        assert f"{model.__name__.lower()}: " in str(error).lower()
 
 
 def read_with_every_reader(raw):
     """Read ``raw`` with all readers and access every value. No unexpected error may be raised."""
-    for model, error in READERS:
+    for model, error in READERS.items():
         with contextlib.suppress(error):
             look_at_all_of(model.from_json(raw))
 
@@ -247,91 +240,46 @@ BOMBS = {
     "deep enough": b"[" * 64 + b"]" * 64,
     "deep users": b'{"externalUser":{"createdBy":' * 10_000 + b"{}" + b"}}" * 10_000,
     "users, a bit too deep": b'{"externalUser":{"createdBy":' * 150 + b"{}" + b"}}" * 150,
-    "a huge number": b"1e99999999999999999999",
-    "a huge negative number": b"-1e99999999999999999999",
+    "a huge number": b"-1e99999999999999999999",
     "a tiny number": b"1e-99999999999999999999",
     "an odd zero": b"0e99999999999999999999",
-    "a large exponent": b"1e999999999",
     "the largest exponent": b"1e999999999999999999",
     "a million digits": b"7" * 1_000_000,
     "a million decimals": b"0." + b"7" * 1_000_000,
-    "5000 digits": b"7" * 5000,
     "half a character": b'"\\ud800"',
-    "the other half": b'"\\udc00 \\ud83d"',
     "both halves": b'"\\ud83d\\ude00"',
     "an escaped backslash": b'"\\\\ud800"',
     "NUL": b'"\\u0000"',
     "a raw NUL": b'"\x00"',
     "not UTF-8": b'"\xff\xfe"',
     "surrogates in UTF-8": b'"\xed\xa0\x80"',
-    "a BOM": b"\xef\xbb\xbf{}",
     "NaN": b"NaN",
     "the same key twice": b'{"id":1,"id":"tx-abc","id":null}',
     "an escaped key": b'{"\\u0069d":"tx-abc"}',
     "half a character for a key": b'{"\\ud800":1}',
     "a wide list": b"[" + b",".join([b"{}"] * 21_000) + b"]",
-    "a long text": b'"' + b"x" * 1_000_000 + b'"',
     "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
 }
 PATHS = ("$.poster_amount", "$.external_order", "$.user", "$.brand_new")
 """JSON paths of a strict field, a lenient field, a lenient object and an unknown field."""
 
 
-@each("bomb", BOMBS)
-def test_a_bomb_by_itself_is_read_or_refused(bomb):
-    read_with_every_reader(bomb)
-
-
 @each("path", PATHS)
 @each("bomb", BOMBS)
 def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
-    raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)
     with contextlib.suppress(UnreadableOrder):
-        look_at_all_of(Order.from_json(raw))
+        look_at_all_of(Order.from_json(samples.encode(samples.changed(samples.order_json(), path, bomb))))
 
 
 @each("bomb", BOMBS)
 @each(
     "path", ["$.poster_amount", "$.external_order", "$.external_order.transaction_fee", "$.poster_username"]
 )
-def test_a_bomb_anywhere_in_a_request_is_an_invalid_order_or_ignored(bomb, path):
-    raw = samples.encode(samples.changed(samples.new_order_json(), path, "HERE")).replace(b'"HERE"', bomb)
-
-    assert invalid(NewOrder, raw)
-
-
-@pytest.mark.parametrize("bomb", ["half a character", "the other half"])
-def test_a_split_character_in_a_lenient_text_does_not_lose_the_order(bomb):
-    """A service that truncates texts may split an emoji, although the order was created."""
-    tree = samples.order_json(poster_payment_purpose="HERE", user_id='"\\ud800" 😀')
-    order = Order.from_json(samples.encode(tree).replace(b'"HERE"', BOMBS[bomb]))
-
-    assert order.id == "tx-9fk2m1c0d4"
-    assert order.poster_payment_purpose is None
-    assert order.user_id == '"\\ud800" 😀'
-    assert order.unread == ("$.poster_payment_purpose",)
+def test_a_bomb_anywhere_in_a_request_is_an_invalid_order(bomb, path):
+    assert invalid(NewOrder, samples.encode(samples.changed(samples.new_order_json(), path, bomb)))
 
 
 # --- the converter --------------------------------------------------------------------------------
-
-
-def test_the_first_reading_may_run_in_many_threads_at_once():
-    converter._converter.cache_clear()
-    raw, gate, seen = samples.encode(samples.order_json()), threading.Barrier(8), []
-
-    def read():
-        gate.wait()
-        order = Order.from_json(raw)
-        seen.append((order, order.to_json()))
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(seen) == 8
-    assert len(set(seen)) == 1
 
 
 # --- what the service's other operations answer ---------------------------------------------------
@@ -345,23 +293,26 @@ class Quote:
     until: datetime | None = None
 
 
-def test_an_answer_is_read_exactly_into_the_callers_own_class():
-    quote = converter.read_into(
-        Quote, b'{"pair":"USDNGN","rate":0.10,"valid":1,"until":"2024-05-01T10:20:30.123Z"}'
-    )
+@each(
+    ("into", "raw", "read"),
+    [
+        (
+            Quote,
+            b'{"pair":"USDNGN","rate":0.10,"valid":1,"until":"2024-05-01T10:20:30.123Z"}',
+            Quote("USDNGN", Decimal("0.10"), True, TIME),
+        ),
+        (User, b'{"username":"ben@example.org"}', User(username="ben@example.org")),
+        (None, b'{"rate":0.10}', {"rate": Decimal("0.10")}),
+        (None, b" \n", None),
+        (list[int], b"[1,2]", [1, 2]),
+        (list[Currency], b'[{"steps":0.10}]', [Currency(steps=Decimal("0.10"))]),
+    ],
+)
+def test_an_answer_is_read_exactly_into_a_class_or_a_list_or_as_decoded_json(into, raw, read):
+    found = converter.read_into(into, raw)
 
-    assert quote == Quote("USDNGN", Decimal("0.10"), True, TIME)
-    assert str(quote.rate) == "0.10"
-
-
-def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
-    user = {"username": "ben@example.org"}
-
-    assert converter.read_into(User, samples.encode(user)).username == "ben@example.org"
-    assert converter.read_into(None, b'{"rate":0.10}') == {"rate": Decimal("0.10")}
-    assert converter.read_into(None, b" \n") is None
-    assert converter.read_into(list[int], b"[1,2]") == [1, 2]
-    assert converter.read_into(list[Currency], b'[{"steps":0.10}]') == [Currency(steps=Decimal("0.10"))]
+    assert found == read
+    assert repr(found) == repr(read)  # with the same number of digits
 
 
 @each(

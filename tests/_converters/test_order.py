@@ -25,11 +25,7 @@ FLAGS = tuple(f"$.{flag}" for flag in samples.FLAGS)
 WRONG = [
     *((path, wrong) for path in TEXTS for wrong in (GONE, None, 5, True, False, {}, [], Decimal("1.5"))),
     *((path, wrong) for path in NUMBERS for wrong in (GONE, None, "1250.00", True, False, {}, [], "", [1])),
-    *(
-        (path, wrong)
-        for path in FLAGS
-        for wrong in (GONE, None, 2, -1, 10, "1", "true", {}, [], Decimal("1.0"))
-    ),
+    *((path, wrong) for path in FLAGS for wrong in (GONE, None, 2, -1, 10, "1", "true", {}, [], b"1.0")),
     *(("$.external_order", wrong) for wrong in (GONE, None, 5, "x", True, [], [{}])),
 ]
 
@@ -42,51 +38,41 @@ def put(path, value):
 @each(("path", "wrong"), WRONG)
 def test_a_missing_or_wrong_strict_field_makes_the_order_unreadable(path, wrong):
     raw = samples.encode(put(path, wrong))
-    with pytest.raises(UnreadableOrder) as caught:
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}:")) as caught:
         Order.from_json(raw)
 
-    assert f"{path}:" in str(caught.value)
-    assert caught.value.raw == raw
-    assert caught.value.order_id == (None if path == "$.id" else ID)
-    assert caught.value.outcome is Outcome.UNKNOWN
-    assert caught.value.order_may_exist
+    error = caught.value
+    assert (error.raw, error.order_id) == (raw, None if path == "$.id" else ID)
+    assert (error.outcome, error.order_may_exist) == (Outcome.UNKNOWN, True)
 
 
 @each(
     "text",
     [
         *("12345678901234567.89", "0.1", "1E+400", "123456789012345678901234567890", "0", "-5.50", "-0"),
-        *("0.000", "1E-30"),
-        *("7" * 5000, "7" * 1_000_000),
+        *("0.000", "1E-30", "7" * 5000, "7" * 1_000_000),
     ],
 )
 def test_a_strict_number_keeps_every_digit(text):
     tree = samples.order_json()
     for path in NUMBERS:
-        tree = samples.changed(tree, path, "HERE")
-    order = Order.from_json(samples.encode(tree).replace(b'"HERE"', text.encode()))
+        tree = samples.changed(tree, path, text.encode())
+    order = Order.from_json(samples.encode(tree))
 
     assert order.user is not None
     for path in NUMBERS:
         assert str(samples.at(order, path.removeprefix("$."))) == text
 
 
-@each("path", NUMBERS)
-@each(
-    "text",
-    [
-        "1e99999999999999999999",
-        "-1e99999999999999999999",
-        "1e-99999999999999999999",
-        "0e99999999999999999999",
-    ],
-)
-def test_a_huge_strict_number_is_unreadable_rather_than_infinity_or_zero(path, text):
-    raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode())
-    with pytest.raises(UnreadableOrder) as caught:
-        Order.from_json(raw)
+NINES = b"9" * 20
 
-    assert f"{path}:" in str(caught.value)
+
+@each("path", NUMBERS)
+@each("huge", [b"1e" + NINES, b"-1e" + NINES, b"1e-" + NINES, b"0e" + NINES])
+def test_a_huge_strict_number_is_unreadable_rather_than_infinity_or_zero(path, huge):
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}:")) as caught:
+        Order.from_json(samples.encode(put(path, huge)))
+
     assert caught.value.order_id == ID
 
 
@@ -101,25 +87,10 @@ def test_an_id_of_another_shape_is_not_an_order_id(wrong):
     assert caught.value.order_id is None
 
 
-@each(
-    "raw",
-    [
-        *(b"", b"null", b"[]", b"5", b'"tx-abc"', b"{}", b"{", b"\xff", b"<html>", b"\xef\xbb\xbf{}"),
-        b"[" * 100_000,
-        *(b'{"a":' * 100_000, '{"id":"tx-abc"}'.encode("utf-16"), b'{"id": "\\ud800"}'),
-    ],
-)
-def test_an_answer_that_is_not_an_order_is_unreadable_and_keeps_its_bytes(raw):
-    with pytest.raises(UnreadableOrder) as caught:
-        Order.from_json(raw)
-
-    assert caught.value.raw == raw
-    assert caught.value.order_id is None
-
-
 # --- duplicate fields ----------------------------------------------------------------------------
 
 NOT_DUPLICATE = (*TEXTS, *NUMBERS, *FLAGS, "$.external_order", "$.user", "$.postersBeneficiary")
+NOT_DUPLICATE += ("$.user.username", "$.postersBeneficiary.username")
 OTHER = b'"tx-other1"'
 NOT_DUPLICATE += ("$.user.username", "$.postersBeneficiary.username")
 
@@ -152,15 +123,12 @@ def test_a_duplicate_strict_field_makes_the_order_unreadable(path):
         Order.from_json(with_duplicate(path, same, first=True))
 
 
-def test_a_lenient_field_may_be_duplicated_and_the_last_value_counts():
-    for name in (
-        "user_id",
-        "extra",
-        "user.email",
-        "postersBeneficiary.currencies",
-        "external_order.created_by",
-    ):
-        assert Order.from_json(with_duplicate(f"$.{name}", b"null", first=False)).id == ID
+@each("name", ["extra", "user.email", "postersBeneficiary.currencies", "external_order.created_by"])
+def test_a_lenient_field_may_be_duplicated(name):
+    assert Order.from_json(with_duplicate(f"$.{name}", b"null", first=False)).id == ID
+
+
+def test_the_last_value_of_a_duplicate_lenient_field_counts():
     order = Order.from_json(with_duplicate("$.user_id", b'"other"', first=False))
 
     assert (order.user_id, order.unread) == ("other", ())
@@ -184,12 +152,19 @@ def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
         sys.setswitchinterval(before)
 
 
-def test_a_duplicate_field_of_a_person_makes_the_person_unreadable():
+@each(
+    ("model", "tree", "name"),
+    [
+        (User, samples.user_json(), "lastname"),
+        (ExternalOrder, samples.external_order_json(), "transaction_fee"),
+    ],
+)
+def test_a_duplicate_field_of_a_part_makes_the_part_unreadable(model, tree, name):
     """Without this, a beneficiary's name is compared that another program does not read."""
-    raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
+    raw = samples.encode(tree)[:-1] + f',"{name}":"Mallory"}}'.encode()
 
-    with pytest.raises(ServiceFailed, match=r"\$\.lastname: appears twice"):
-        User.from_json(raw)
+    with pytest.raises(ServiceFailed, match=rf"\$\.{name}: appears twice"):
+        model.from_json(raw)
 
 
 # --- an order's id in what is not readably an order -----------------------------------------------
@@ -226,15 +201,11 @@ def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
 # --- whose order it is ----------------------------------------------------------------------------
 
 
-def answer(**changes):
-    return converter.read_answer(samples.encode(samples.order_json(**changes)))
-
-
 def test_an_answer_has_the_usernames_of_its_order():
-    read = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
+    people = {"user": {"username": "Ada@example.org"}, "postersBeneficiary": {"username": "ben@example.org"}}
+    read = converter.read_answer(samples.encode(samples.order_json(**people)))
 
-    assert read.poster_username == "Ada@example.org"
-    assert read.beneficiary_username == "ben@example.org"
+    assert (read.poster_username, read.beneficiary_username) == ("Ada@example.org", "ben@example.org")
     assert read.order.id == ID
 
 
@@ -249,13 +220,6 @@ def test_an_answer_without_usernames_has_none(person):
 
 
 # --- the bank's part by itself --------------------------------------------------------------------
-
-
-def test_an_external_order_read_alone_refuses_duplicate_fields():
-    raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
-
-    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: appears twice"):
-        ExternalOrder.from_json(raw)
 
 
 @each("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])

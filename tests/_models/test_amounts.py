@@ -4,16 +4,11 @@ import decimal
 from datetime import UTC, datetime
 from decimal import Decimal
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.support import samples
 from tests.support.cases import each
 from transfer_async._converters.converter import Answer
 from transfer_async._http import classify
 from transfer_async._models import requests
-from transfer_async._models.errors import InvalidOrder
 from transfer_async._models.requests import OrderRequest, PersonName, call_problems
 from transfer_async._models.responses import Order
 
@@ -40,72 +35,50 @@ def test_an_exact_amount_keeps_every_digit(given, exact):
     assert str(taken) == exact
 
 
-@each(
-    "given",
-    [
+INVALID_AMOUNTS = {
+    "is a float, which cannot represent most decimal amounts exactly": [1.5, 0.0, float("nan")],
+    "is not a plain decimal": [
         *("1e3", "1E3", "1E+3", "1.5e-2", "+5", " 5", "5 ", "5\n", "1,000", "1_000", "5.", ".5", ""),
-        *("NaN", "Infinity", "0x10", "٣", "５", "½", "--5", "1.2.3", "9" * 200),
-        *(1.5, 0.0, float("nan"), True, None, b"5", [], object()),
+        *("NaN", "Infinity", "0x10", "٣", "５", "½", "--5", "1.2.3"),
     ],
+    "is not a Decimal, an int or a plain decimal string": [True, None, b"5", [], object()],
+    "is not a finite number": [Decimal(text) for text in ("NaN", "sNaN", "Infinity", "-Infinity")],
+    # Overlong texts are not malformed. Converting the last number to decimal digits would take years.
+    "has more than 64 digits": [
+        *("9" * 200, "9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5", Decimal(-(10**64)), 1 << 400_000_000),
+        *(Decimal(text) for text in ("1E+64", "1E-65", "0E+65", "0E-65", "1." + "0" * 65)),
+        *(Decimal(text) for text in ("1E+999999999", "1E-999999999", "0E+999999999")),
+        *(Decimal(text) for text in ("-1E+999999999999999999", "1E-999999999999999999")),
+    ],
+}
+
+
+@each(
+    ("given", "problem"),
+    [(given, problem) for problem, found in INVALID_AMOUNTS.items() for given in found],
 )
-def test_an_invalid_amount_is_left_unchanged_and_reported(given):
+def test_an_invalid_amount_is_left_unchanged_and_reported(given, problem):
     taken = requests.to_decimal(given)
 
-    assert taken is given
-    assert requests.number_problem(taken)
-
-
-def test_a_float_is_refused_with_the_reason_why():
-    assert "float" in requests.number_problem(0.1)
-    assert "exactly" in requests.number_problem(0.1)
-
-
-@each("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
-def test_an_amount_that_is_not_finite_is_reported(text):
-    assert requests.number_problem(Decimal(text)) == "is not a finite number"
+    assert taken is given or isinstance(given, Decimal)
+    assert requests.number_problem(taken).startswith(problem)
 
 
 @each(
     "number",
     [
         *(Decimal("9" * 64), Decimal("0." + "9" * 64), Decimal("1E+63"), Decimal("1E-64"), Decimal("0E-64")),
-        Decimal(0),
+        *(Decimal(0), 10**64 - 1, -(10**64) + 1),
     ],
 )
 def test_at_most_64_digits_are_accepted_on_either_side_of_the_point(number):
-    assert requests.number_problem(number) is None
-
-
-@each(
-    "number",
-    [
-        *("1E+64", "1E-65", "0E+65", "0E-65", "1E+999999999", "1E-999999999", "0E+999999999"),
-        *("1E+999999999999999999", "-1E+999999999999999999", "1E-999999999999999999", "1." + "0" * 65),
-    ],
-)
-def test_a_huge_exponent_is_reported_without_much_work(number):
-    problem = requests.number_problem(requests.to_decimal(Decimal(number)))
-
-    assert "64 digits" in problem
-
-
-def test_a_huge_whole_number_is_reported_without_much_work():
-    huge = 1 << 400_000_000  # converting this number to decimal digits would take years
-    problem = requests.number_problem(requests.to_decimal(huge))
-
-    assert "64 digits" in problem
+    assert requests.number_problem(requests.to_decimal(number)) is None
 
 
 def test_a_number_of_too_many_digits_is_refused_however_an_application_shows_exponents():
     with decimal.localcontext(capitals=0):
         assert requests.number_problem(Decimal("1E+70"))
         assert requests.number_problem(Decimal("1E-70"))
-
-
-@given(st.integers(-(10**64) + 1, 10**64 - 1))
-def test_every_whole_number_within_64_digits_is_accepted(whole):
-    assert requests.to_decimal(whole) == whole
-    assert requests.number_problem(requests.to_decimal(whole)) is None
 
 
 @each(
@@ -121,30 +94,6 @@ def test_every_whole_number_within_64_digits_is_accepted(whole):
 def test_a_numbers_decimal_places_and_smallest_unit_are_found(number, places, unit):
     assert requests.places(Decimal(number)) == places
     assert requests.unit(Decimal(number)) == Decimal(unit)
-
-
-@each(
-    ("amount", "rate", "places", "made"),
-    [
-        ("1", "0.125", 2, "0.12"),
-        ("1", "0.135", 2, "0.14"),
-        ("1", "0.1251", 2, "0.13"),
-        (3, "1.5", 0, "4"),
-        (5, "0.5", 0, "2"),
-        ("1000000", "0.00125", 2, "1250.00"),
-        ("1", "2", 4, "2.0000"),
-    ],
-)
-def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, places, made):
-    assert str(requests.product(amount, rate, places=places)) == made
-
-
-@each("places", [-1, 65, 2.0, "2", None, True])
-def test_invalid_numbers_of_places_are_refused(places):
-    with pytest.raises(InvalidOrder) as caught:
-        requests.product("1", "2", places=places)
-
-    assert [field for field, _ in caught.value.problems] == ["places"]
 
 
 @each(
@@ -201,13 +150,6 @@ def test_an_invalid_argument_is_reported_by_its_name(name, value):
     assert [field for field, _ in call(**{name: value})] == [name]
 
 
-def test_all_faults_of_a_call_are_reported_together():
-    faults = call(order=None, key="", beneficiary=5, held="", send_before=5, deadline=5)
-
-    told = ["order", "key", "beneficiary", "held", "send_before", "deadline"]
-    assert [field for field, _ in faults] == told
-
-
 # --- whose order an answer is ---------------------------------------------------------------------
 
 
@@ -262,11 +204,3 @@ def test_an_answer_for_another_person_is_refused_despite_unicode_folding(sent, s
 
     assert classify.other_order(order, answer(poster=shown, beneficiary=sent)) == "poster's username"
     assert classify.other_order(order, answer(poster=sent, beneficiary=shown)) == "beneficiary's username"
-
-
-@pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
-def test_an_overlong_amount_is_reported_as_too_long_rather_than_malformed(text: str):
-    """If the error were "malformed", the user would search the amount for a comma or a blank."""
-    assert requests.number_problem(requests.to_decimal(text)) == (
-        "has more than 64 digits on one side of the decimal point"
-    )

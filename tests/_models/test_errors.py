@@ -75,16 +75,16 @@ def bare(kind):
 
 
 def drawn():
-    """Return the tree in the module's docstring: each class, its parent, and the outcome next to it."""
+    """Yield each class in the docstring's tree: its name, its parent, and the outcome next to it."""
     parents = []
     for line in errors.__doc__.splitlines():
-        if found := re.match(r"    ([│├└─ ]*)(\w+)(?: \(also (\w+)\))?(?: +(\S+) {2,}.*)?$", line):
-            branches, name, also, word = found.groups()
+        if found := re.match(r"    ([│├└─ ]*)(\w+)(?: \(also \w+\))?(?: +(\S+) {2,}.*)?$", line):
+            branches, name, word = found.groups()
             if name != "TransferError" and not branches:
                 continue
             depth = len(branches) // 4
             parents[depth:] = [name]
-            yield name, parents[depth - 1] if depth else None, also, word
+            yield name, parents[depth - 1] if depth else None, word
 
 
 def real(kind=TransferError):
@@ -94,26 +94,18 @@ def real(kind=TransferError):
             yield from real(child)
 
 
-def test_the_tree_in_the_docstring_is_the_tree_of_classes():
-    in_words = {(name, parent) for name, parent, _, _ in drawn()}
+def test_the_tree_in_the_docstring_has_the_classes_and_their_outcomes():
+    tree = list(drawn())
 
-    assert in_words == {
-        (kind.__name__, kind.__base__.__name__ if kind is not TransferError else None) for kind in real()
+    assert set(EVERY) == set(real())
+    assert {(name, parent) for name, parent, _ in tree} == {
+        (kind.__name__, kind.__base__.__name__ if kind is not TransferError else None) for kind in EVERY
     }
-
-
-def test_the_docstring_has_the_outcome_of_each_class():
-    in_words = {name: word for name, _, _, word in drawn() if word and word != "(varies)"}
-
-    assert in_words == {
+    assert {name: word for name, _, word in tree if word and word != "(varies)"} == {
         kind.__name__: kind.default_outcome.name
-        for kind in real()
+        for kind in EVERY
         if kind not in (TransferError, errors.JournalFailed)
     }
-
-
-def test_every_class_of_the_tree_is_covered_by_these_tests():
-    assert set(EVERY) == set(real())
 
 
 @EACH
@@ -128,27 +120,18 @@ def test_unset_details_have_defaults_and_the_outcome_can_be_set(kind):
 
 
 @EACH
-def test_every_attribute_that_is_set_can_be_read(kind):
-    error = full(kind)
-    said = EVERY[kind] | COMMON
-
-    assert {name: getattr(error, name) for name in said} == said | {
-        "attempts": tuple(COMMON["attempts"]),
-        **({"problems": tuple(said["problems"])} if "problems" in said else {}),
-    }
-
-
-@EACH
 @each("again", {"pickle": lambda error: pickle.loads(pickle.dumps(error)), "copy": copy.copy})
 def test_every_error_keeps_its_attributes_through_pickle_and_copy(kind, again):
-    error = full(kind)
+    error, said = full(kind), EVERY[kind] | COMMON
     error.add_note("seen on worker 3")
     twin = again(error)
 
-    assert type(twin) is kind
+    assert {name: getattr(twin, name) for name in said} == said | {
+        "attempts": tuple(COMMON["attempts"]),
+        **({"problems": tuple(said["problems"])} if "problems" in said else {}),
+    }
+    assert (type(twin), twin.args, str(twin), repr(twin)) == (kind, error.args, str(error), repr(error))
     assert vars(twin) == vars(error)
-    assert twin.args == error.args
-    assert (str(twin), repr(twin)) == (str(error), repr(error))
 
 
 def test_a_pickled_replacement_of_an_earlier_version_still_loads():
@@ -182,14 +165,9 @@ def test_the_status_and_the_request_id_are_shown_where_there_is_an_answer(kind):
     assert ("418" in shown and "req-7" in shown) is answered
 
 
-def test_an_invalid_order_is_a_value_error_and_the_only_one():
+def test_only_an_invalid_order_is_a_value_error_and_it_lists_each_field_and_its_fault():
     assert [kind for kind in EVERY if issubclass(kind, ValueError)] == [errors.InvalidOrder]
-
-
-def test_an_invalid_order_lists_each_field_and_its_fault():
-    error = full(errors.InvalidOrder)
-
-    assert str(error) == "poster_amount: is a float; poster_country: is not a string"
+    assert str(full(errors.InvalidOrder)) == "poster_amount: is a float; poster_country: is not a string"
 
 
 @pytest.mark.parametrize(

@@ -22,34 +22,22 @@ LOOK_ALIKES = {
     "a blank behind": "K-9 ",
     "a blank before": " K-9",
     "nothing but a blank": " ",
-    "a no-break space behind": "K-9\xa0",
     "an ideographic space before": "\u3000K-9",
-    "a thin space behind": "K-9\u2009",
     "a line's end": "K-9\n",
     "an accent by itself": "Cafe\u0301-9",
     "a Hangul syllable in its parts": "\u1112\u1161\u11ab-9",
     "a sign of measure for a letter": "10 \u212b",
     "a variation selector": "K-9\ufe0f",
-    "one of the supplement": "K-9\U000e0100",
-    "a Mongolian one": "K-9\u180b",
     "a grapheme joiner": "K\u034f-9",
     "a zero-width space": "K\u200b-9",
-    "a word joiner": "K\u2060-9",
     "a byte order mark": "\ufeffK-9",
     "a soft hyphen": "K\xad-9",
     "a Hangul filler": "K\u3164-9",
-    "a half-width one": "K\uffa0-9",
     "a Khmer vowel that is not shown": "K\u17b4-9",
     "the other way round": "K\u202e9-",
     "a tag": "K-9\U000e0041",
     "a Braille pattern without dots": "K\u2800-9",
-    "one behind": "K-9\u2800",
     "a notehead that is not shown": "K\U0001d159-9",
-    "an Egyptian blank": "K\U00013441-9",
-    "half of one": "K\U00013442-9",
-    "a filler of the Khitan script": "K\U00016fe4-9",
-    "a joiner of the Brahmi script": "K\U0001107f-9",
-    "a selector of Duployan": "K\U0001bc9d-9",
     "what stands for an object": "K\ufffc-9",
 }
 EVERYWHERE = ("a blank behind", "a Braille pattern without dots")
@@ -99,15 +87,15 @@ def test_every_other_printable_text_is_a_key(key: str):
     assert requests.problem(key) is None
 
 
+BLANK_GLYPHS = 9
+"""Characters that render as nothing, although Unicode does not classify them as ignorable."""
+
+
 def test_the_invisible_characters_are_those_of_unicode():
     never_seen = requests.UNSEEN.findall("".join(map(chr, range(0x110000))))
 
     assert len(never_seen) == 4174 + BLANK_GLYPHS
     assert {unicodedata.category(one) for one in never_seen} <= {"Cf", "Cn", "Lo", "Mn", "So"}
-
-
-BLANK_GLYPHS = 9
-"""Characters that render as nothing, although Unicode does not classify them as ignorable."""
 
 
 def test_every_character_that_unicode_ignores_counts_as_invisible():
@@ -139,37 +127,29 @@ def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
     assert [hex(ord(one)) for one in blank if requests.problem(f"K{one}9") is None and one != " "] == []
 
 
+VISIBLE = {
+    *("BHAIKSUKI GAP FILLER-1", "BHAIKSUKI GAP FILLER-2", "DEVANAGARI GAP FILLER", "DIVES AKURU GAP FILLER"),
+    *("KAWI PUNCTUATION SPACE FILLER", "MANICHAEAN PUNCTUATION LINE FILLER", "NEWA GAP FILLER"),
+    *("BLANK SYMBOL", "SYMBOL FOR NULL", "SYMBOL FOR SPACE", "IDEOGRAPHIC HALF FILL SPACE"),
+    *("SIGNWRITING LOCATION-FLOORPLANE SPACE", "SIGNWRITING LOCATION-WALLPLANE SPACE"),
+}
+"""Visible characters despite their names: symbols for a blank, and line fillers."""
+
+
 def test_characters_named_blank_are_refused_in_keys():
-    """Exceptions are visible characters despite their name: symbols for a blank, and line fillers."""
     named = re.compile(r"\b(BLANK|FILLER|NULL|INVISIBLE|JOINER|SELECTOR|SPACE)\b")
     blank = {one for one in map(chr, range(0x110000)) if named.search(unicodedata.name(one, ""))}
 
     taken = {one for one in blank if requests.problem(f"K{one}9") is None} - {" "}
     # Later versions of Unicode have more such names.
-    assert {unicodedata.name(character) for character in taken} <= DRAWN
-
-
-DRAWN = {
-    "BHAIKSUKI GAP FILLER-1",
-    "BHAIKSUKI GAP FILLER-2",
-    "BLANK SYMBOL",
-    "DEVANAGARI GAP FILLER",
-    "DIVES AKURU GAP FILLER",
-    "IDEOGRAPHIC HALF FILL SPACE",
-    "KAWI PUNCTUATION SPACE FILLER",
-    "MANICHAEAN PUNCTUATION LINE FILLER",
-    "NEWA GAP FILLER",
-    "SIGNWRITING LOCATION-FLOORPLANE SPACE",
-    "SIGNWRITING LOCATION-WALLPLANE SPACE",
-    "SYMBOL FOR NULL",
-    "SYMBOL FOR SPACE",
-}
+    assert {unicodedata.name(character) for character in taken} <= VISIBLE
 
 
 @each("by", ["ada\u2800", "a\U0001d159da", "\u3164", "ada\u200b", "a\u202eda", "ada\ufe0f"])
 async def test_operator_names_with_invisible_characters_are_refused(by: str):
     """Without this, the history shows the same name for two people."""
     desk = Operators(MemoryJournal(), "scope")
+    rule = "(contains an invisible character|must be a non-empty line of text)"
     for deciding in (
         desk.resolve("k", order_id="tx-1", by=by, reason="seen"),
         desk.refute("k", by=by, reason="seen"),
@@ -180,13 +160,9 @@ async def test_operator_names_with_invisible_characters_are_refused(by: str):
         desk.demand_four_eyes(by=by, reason="rule 12"),
         desk.look("k", by=by, reason="seen"),
     ):
-        with pytest.raises(
-            ValueError, match=r"^by: (contains an invisible character|must be a non-empty line of text)"
-        ):
+        with pytest.raises(ValueError, match=f"^by: {rule}"):
             await deciding
-    with pytest.raises(
-        ValueError, match=r"^name: (contains an invisible character|must be a non-empty line of text)"
-    ):
+    with pytest.raises(ValueError, match=f"^name: {rule}"):
         Operator(name=by)
 
 

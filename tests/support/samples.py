@@ -30,13 +30,15 @@ FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancel
 
 
 def encode(tree: Any) -> bytes:
-    """Return a tree as JSON. A `Decimal` becomes a number with all its digits."""
-    return _text(tree).encode()
+    """Return a tree as JSON. A `Decimal` becomes a number with all its digits, and bytes stay as they are."""
+    return _text(tree).encode(errors="surrogateescape")
 
 
 def _text(tree: Any) -> str:
     if isinstance(tree, Decimal):
         return str(tree)
+    if isinstance(tree, bytes):
+        return tree.decode(errors="surrogateescape")
     if isinstance(tree, dict):
         return "{" + ",".join(f"{json.dumps(key)}:{_text(value)}" for key, value in tree.items()) + "}"
     if isinstance(tree, list):
