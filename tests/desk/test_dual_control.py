@@ -38,15 +38,22 @@ async def refutation(ada: Visitor) -> None:
     assert answer.status == 303, answer.text
 
 
-async def test_a_proposal_shows_its_author_reason_and_the_hold_it_would_release(ada: Visitor, ben: Visitor):
+async def test_a_second_person_sees_what_is_proposed_and_their_approval_releases_the_hold(
+    world: World, ada: Visitor, ben: Visitor
+):
     await refutation(ada)
 
-    shown = await ben.key()
+    shown, listed = await ben.key(), await ben.get(kind="proposed")
+    answer = await ben.does("approve", reason="I asked, too")
 
     assert "Proposed by ada: no order exists, and none can appear" in shown.text
     assert "the service's support: none" in shown.text
     assert "Approving releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
-    assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
+    assert "k in doubt proposed by ada" in listed.text
+    assert answer.headers["Location"] == "key?key=k&done=approved"
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+    steps = await world.journal.history(world.scope, "k")
+    assert [(step.move, step.by) for step in steps if step.by] == [("propose", "ada"), ("refute", "ben")]
 
 
 async def test_each_person_finds_the_proposals_that_wait_for_them(
@@ -91,26 +98,29 @@ async def test_after_the_last_key_of_a_list_the_next_of_all_keys_is_offered(
     assert "No other key is in that list. Next: other" in done.text
 
 
-async def test_a_second_persons_approval_releases_the_hold(world: World, ada: Visitor, ben: Visitor):
-    await refutation(ada)
+@pytest.mark.parametrize("form", ["amend", "takeback"])
+async def test_an_order_id_is_approved_and_so_is_its_correction_or_withdrawal(
+    world: World, ada: Visitor, ben: Visitor, form: str
+):
+    await ada.does("resolve", order_id="tx-wrong")
+    resolving = await ben.key()
+    await ben.does("approve")
+    resolved = (await world.entry()).order_id
 
-    answer = await ben.does("approve", reason="I asked, too")
-
-    assert answer.headers["Location"] == "key?key=k&done=approved"
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
-    steps = await world.journal.history(world.scope, "k")
-    assert [(step.move, step.by) for step in steps if step.by] == [("propose", "ada"), ("refute", "ben")]
-
-
-async def test_an_order_that_exists_is_approved_by_its_id(world: World, ada: Visitor, ben: Visitor):
-    await ada.does("resolve", order_id="tx-abc")
-
-    shown = await ben.key()
+    await ada.does(form, order_id="tx-right", reason="I misread it")
+    correcting = await ben.key()
     await ben.does("approve")
 
-    assert "Approving binds the key to tx-abc" in shown.text
-    assert "hold-731 of 155,025.00 NGN stays on hold" in shown.text
-    assert (await world.entry()).order_id == "tx-abc"
+    assert "Approving binds the key to tx-wrong" in resolving.text
+    assert "hold-731 of 155,025.00 NGN stays on hold" in resolving.text
+    assert resolved == "tx-wrong"
+    entry = await world.entry()
+    if form == "amend":
+        assert "Approving binds the key to tx-right instead of tx-wrong." in correcting.text
+        assert (entry.state, entry.order_id) == (KeyState.CREATED, "tx-right")
+    else:
+        assert "Approving puts the key in doubt again" in correcting.text
+        assert entry.state is KeyState.IN_DOUBT
 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "\uff41da"])
@@ -149,26 +159,6 @@ async def test_a_second_person_rejects_a_proposal(world: World, ada: Visitor, be
     assert answer.headers["Location"] == "key?key=k&done=withdrawn"
     assert (await world.entry()).proposal is None
     assert "approve" not in (await ben.key()).page.forms
-
-
-async def test_a_wrong_order_id_is_amended_or_withdrawn_with_approval(
-    world: World, ada: Visitor, ben: Visitor
-):
-    await ada.does("resolve", order_id="tx-wrong")
-    await ben.does("approve")
-
-    await ada.does("amend", order_id="tx-right", reason="I misread it")
-    amending = await ben.key()
-    await ben.does("approve")
-    right = (await world.entry()).order_id
-    await ada.does("takeback", reason="not certain after all")
-    withdrawing = await ben.key()
-    await ben.does("approve")
-
-    assert "Approving binds the key to tx-right instead of tx-wrong." in amending.text
-    assert right == "tx-right"
-    assert "Approving puts the key in doubt again" in withdrawing.text
-    assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
 async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(

@@ -58,13 +58,17 @@ async def test_each_candidate_has_a_link_to_the_banks_own_look_up(world: World):
     assert (tag["rel"], tag["target"]) == ("noreferrer noopener", "_blank")
 
 
-async def test_the_id_field_is_linked_to_its_error_and_the_candidates(world: World, ada: Visitor):
+async def test_an_order_named_in_a_response_is_shown_and_linked_to_the_field_for_its_id(
+    world: World, ada: Visitor
+):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-    await world.fails(UnreadableOrder)
+    doubt = await world.fails(UnreadableOrder)
 
-    shown = await ada.does("resolve", order_id="no id")
+    shown, wrong = await ada.key(), await ada.does("resolve", order_id="no id")
 
-    (field,) = [values for _, values in shown.page.tags if "aria-invalid" in values]
+    assert f"Look first for {doubt.order_id}" in shown.text
+    assert f"A response named {doubt.order_id}" in shown.text
+    (field,) = [values for _, values in wrong.page.tags if "aria-invalid" in values]
     assert (field["list"], field["aria-describedby"]) == ("candidates", "named error-resolve")
 
 

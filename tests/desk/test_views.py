@@ -406,24 +406,6 @@ async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: 
     assert "the parties were shown by eve" in shown.text
 
 
-async def test_an_order_named_in_a_response_is_shown(world: World, ada: Visitor):
-    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-    doubt = await world.fails(UnreadableOrder)
-
-    shown = await ada.key()
-
-    assert f"Look first for {doubt.order_id}" in shown.text
-    assert f"A response named {doubt.order_id}" in shown.text
-
-
-async def test_an_unknown_key_is_reported_as_not_found(ada: Visitor):
-    shown = await ada.key("nobody knows it")
-
-    assert shown.status == 404
-    assert "No such key" in shown.text
-    assert (await ada.get("/key")).status == 404
-
-
 async def test_a_key_that_only_recovery_can_end_has_no_decision_form(world: World, ada: Visitor):
     await world.owing("owed")
     await world.crash(transitions.MarkSending, key="claimed")

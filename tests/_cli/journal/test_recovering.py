@@ -1,7 +1,6 @@
 """`journal recover` with the hooks of a bank's module, and with modules that have no usable hooks."""
 
 import asyncio
-import json
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -87,9 +86,10 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     sys.modules.pop("our_bank", None)
 
 
-async def test_recover_runs_the_banks_hooks(world: World, bank_module: Any):
+async def test_recover_runs_the_banks_hooks_and_its_resolve(world: World, bank_module: Any):
     await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
+    resolving = await told("recover", "--hooks", "our_bank:everything")
 
     assert result.stdout.splitlines() == [
         f"scope        {world.scope}",
@@ -101,21 +101,8 @@ async def test_recover_runs_the_banks_hooks(world: World, bank_module: Any):
         "undos pending    0",
         "unreadable       0",
     ]
-
-
-async def test_a_factory_may_be_async_and_return_resolve(world: World, bank_module: Any):
-    await world.in_doubt("doubt")
-    result = await asked("recover", "--hooks", "our_bank:everything", "--json")
-
-    assert json.loads(result.stdout) == {
-        "taken_over": 0,
-        "in_doubt": 0,
-        "resolved": 1,
-        "refuted": 0,
-        "released": 0,
-        "undos_pending": 0,
-        "unreadable": 0,
-    }
+    others = dict.fromkeys(["taken_over", "refuted", "released", "undos_pending", "unreadable"], 0)
+    assert resolving == others | {"in_doubt": 1, "resolved": 1}  # both doubts cannot have the same order
     assert (await world.entry("doubt")).order_id == "tx-found"
 
 

@@ -231,28 +231,23 @@ async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world: World):
 
 async def test_the_parties_are_shown_only_on_request_and_the_history_records_the_look(world: World):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
-    with_order = ("show", "k", "--with-order", "--by")
+    await world.create(key="created")
+    with_order = ("journal", "show", "k", "--with-order", "--by")
     await asked("show", "k"), await asked("show", "k", "--json")  # `asked` checks that no person is shown.
-    shown = await commands.asked("journal", *with_order, "ada")
-    as_json = await commands.asked("journal", *with_order, "cleo", "--reason", "a call", "--json")
+    shown = await commands.asked(*with_order, "ada")
+    as_json = await commands.asked(*with_order, "cleo", "--reason", "a call", "--json")
+    created = await commands.asked("journal", "show", "created", "--with-order", *ADA, "--json")
     looks = [step for step in (await told("show", "k"))["history"] if step["move"] == "look"]
 
     assert "poster      ada.eze@example.com" in shown.stdout
     assert "said to be  Ben Okri" in shown.stdout
     assert json.loads(as_json.stdout)["parties"]["beneficiary"] == "ben.okri@example.com"
+    assert set(json.loads(created.stdout)["parties"]) == {"poster", "beneficiary"}
+    assert json.loads(created.stdout)["parties"]["beneficiary"] is not None
     assert [(step["by"], step["reason"]) for step in looks] == [
         ("ada", "journal show --with-order"),
         ("cleo", "a call"),
     ]
-
-
-async def test_the_parties_of_a_created_key_are_those_of_its_order(world: World):
-    await world.create()
-    shown = await commands.asked("journal", "show", "k", "--with-order", *ADA, "--json")
-
-    parties = json.loads(shown.stdout)["parties"]
-    assert set(parties) == {"poster", "beneficiary"}
-    assert parties["beneficiary"] is not None
 
 
 # --- texts and tables ---------------------------------------------------------------------------
