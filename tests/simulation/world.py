@@ -35,23 +35,10 @@ from transfer_async.worker.handler import Handler
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 MOMENTS = (
-    *(
-        "before",
-        "before",
-        "RenewLease",
-        "MarkSending",
-        "MarkSending",
-        "Create",
-        "GoInDoubt",
-        "Release",
-        "Refute",
-        "Resolve",
-        "MarkUndone",
-    ),
-    "undo",
+    *("before", "before", "RenewLease", "MarkSending", "MarkSending", "Create", "GoInDoubt", "Release"),
+    *("Refute", "Resolve", "MarkUndone", "undo"),
 )
-# The setting of the clients: the time for which a request may still take effect.
-BELIEVED_AFTER = SETTLE_AFTER
+"""The steps before which a process may crash or freeze; some are more likely."""
 PAUSES = (40.0, 350.0, 1000.0, 1800.0, 4000.0, 9000.0)
 """The seconds of a pause between the last check and the write. The last pause is longer than every wait."""
 
@@ -166,8 +153,8 @@ class Worker:
             journal=WorkerJournal(world),
             clock=world.clock,
             resolve=None if setting.resolve == "none" else world.bank.resolve,
-            settle_after=BELIEVED_AFTER,
-            abandoned_settle_after=max(BELIEVED_AFTER, ABANDONED_AFTER),
+            settle_after=SETTLE_AFTER,
+            abandoned_settle_after=ABANDONED_AFTER,
             retry=POLICY,
             timeouts=TIMEOUTS,
             rate=world.rate,
