@@ -585,6 +585,8 @@ class World:
                 raise Broken("an undo that is done stays pending")
             yield "mark undone", self._with(state, at, **self._after_undo(actor, tuple(rest)))
 
+    _w_undo = _w_mark_undone = _r_undo = _r_mark_undone = _undo
+
     @staticmethod
     def _after_undo(actor: Actor, rest: tuple[Any, ...]) -> dict[str, Any]:
         return {"pc": "undo", "todo": rest} if rest else {"pc": actor.then, "todo": (), "then": ""}
@@ -822,11 +824,6 @@ class World:
             raise Broken("a late undo that was recorded is not pending")
         yield "record a late undo", self._undoing(state, at, debts, "check_key", note=(True,))
 
-    def _w_undo(self, state: State, at: int) -> Iterator[Step]:
-        yield from self._undo(state, at)
-
-    _w_mark_undone = _w_undo
-
     def _w_undo_earlier(self, state: State, at: int) -> Iterator[Step]:
         """`outcomes.undo_earlier`, at the end of a call that ran no hooks."""
         earlier = state.actors[at].earlier
@@ -966,16 +963,8 @@ class World:
         if denial is not None:
             yield "busy", self._idle(state, at)
             return
-        then = "unattend" if entry.state is KeyState.IN_DOUBT else "finished"
+        then = "unattend" if entry.state is KeyState.IN_DOUBT else "pay"
         yield "attend", self._undoing(state, at, earlier, then, earlier=())
-
-    def _r_finished(self, state: State, at: int) -> Iterator[Step]:
-        yield "done", self._idle(state, at)
-
-    def _r_undo(self, state: State, at: int) -> Iterator[Step]:
-        yield from self._undo(state, at)
-
-    _r_mark_undone = _r_undo
 
     def _r_tell(self, state: State, at: int) -> Iterator[Step]:
         """`Handler.untold`: read the entry again, then publish the outcome."""
