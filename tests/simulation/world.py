@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from tests.simulation.bank import Bank, Step
-from tests.simulation.chance import GAPS, Chance, setting
+from tests.simulation.chance import GAPS, Chance, Setting
 from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import ABANDONED_AFTER, SETTLE_AFTER, Service, SimulatedTransport
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.chance = Chance(seed)
-        self.setting = setting(self.chance)
+        self.setting = Setting(self.chance)
         self.by_messages = Chance(f"messages {seed}").once_in(0.5)
         self.clocks = Chance(f"clocks {seed}")
         self.people = Chance(f"people {seed}")
