@@ -88,7 +88,8 @@ def test_no_interleaving_breaks_an_invariant_and_every_modelled_row_is_asked_for
     openings = {way for before, way in found.came.values() if before is None}
     assert openings == set(OPENINGS.values())
     assert {kind.__name__ for kind, _ in rows} >= set(NOT_MODELLED)
-    assert never == set()
+    if size >= 7:  # with fewer steps, some do not occur
+        assert never == set()
 
 
 def is_found(mutant: Mutant, right: Explored, depth: int) -> bool | None:
