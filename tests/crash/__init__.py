@@ -9,7 +9,6 @@
 
 `python -m tests.crash workers --help` shows the options. `--seed` determines every choice, but not the
 machine's timing. `workers`, `broker` and `bulk` end with a comparison for each key: the service's orders, the
-bank's holds, the journal's state, and the outcomes that were reported (`verdict`). What every key must keep is
-in `tests.support.promises`, and holds in the simulation too. All trials must notice planted faults
-(`tests/mutation`).
+bank's holds, the journal's state, and the outcomes that were reported (`verdict`). It begins with what the
+simulation checks too (`tests.support.promises`). All trials must notice planted faults (`tests/mutation`).
 """

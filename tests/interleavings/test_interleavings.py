@@ -52,7 +52,6 @@ import pytest
 
 from tests.interleavings.explore import OPENINGS, Explored, explore, way_to
 from tests.interleavings.mutants import NOT_MODELLED, Mutant, of_classes, of_list, of_table
-from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async.journal import state_machine
 
 UNSEEN = {
@@ -79,22 +78,18 @@ def explored(depth: int) -> Explored:
 
 @pytest.mark.timeout(3600)  # The test takes only CPU time, of which a busy machine has little.
 @pytest.mark.trial(short=6, ci=9, long=11)
-def test_no_interleaving_breaks_an_invariant(size: int):
+def test_no_interleaving_breaks_an_invariant_and_every_modelled_row_is_asked_for(size: int):
     found = explored(size)
+    rows = {(row.move, row.source) for row in state_machine.TRANSITIONS}
+    modelled = {(kind, state) for kind, state in rows if kind.__name__ not in NOT_MODELLED}
+    never = {f"{kind.__name__}-{state.value}" for kind, state in modelled - found.world.book.rows}
 
     assert found.depth == size
     openings = {way for before, way in found.came.values() if before is None}
     assert openings == set(OPENINGS.values())
-
-
-@ONLY_IN_TRIALS
-def test_every_row_is_asked_for_or_is_listed_as_not_modelled():
-    rows = {(row.move, row.source) for row in state_machine.TRANSITIONS}
-    modelled = {(kind, state) for kind, state in rows if kind.__name__ not in NOT_MODELLED}
-    never = {f"{kind.__name__}-{state.value}" for kind, state in modelled - explored(7).world.book.rows}
-
     assert {kind.__name__ for kind, _ in rows} >= set(NOT_MODELLED)
-    assert never == set()
+    if size >= 7:  # with fewer steps, some do not occur
+        assert never == set()
 
 
 def is_found(mutant: Mutant, right: Explored, depth: int) -> bool | None:
@@ -118,23 +113,19 @@ def mutants_of(right: Explored) -> list[Mutant]:
     return [*of_table(frozenset(right.world.book.rows)), *of_classes(), *of_list()]
 
 
-def test_a_wrong_rule_breaks_an_invariant_after_a_few_steps():
-    """One in twelve wrong rules is tried, with few steps. The trials try all of them, with more steps."""
-    right = explored(4)
-    mutants = [mutant for mutant in mutants_of(right)[::12] if mutant.name not in UNSEEN]
-    found = [mutant.name for mutant in mutants if is_found(mutant, right, depth=4)]
-
-    assert len(found) >= 15
-    assert explored(4).broken is None  # the wrong rules are no longer planted
-
-
-@pytest.mark.trial(ci=7, long=10)
-def test_every_wrong_rule_breaks_an_invariant(size: int):
+@pytest.mark.timeout(3600)
+@pytest.mark.trial(short=4, ci=7, long=10)
+def test_a_wrong_rule_breaks_an_invariant(size: int):
+    """With few steps, one wrong rule in twelve is tried."""
     right = explored(size)
     mutants = mutants_of(right)
-    verdicts = {mutant.name: is_found(mutant, right, size) for mutant in mutants if mutant.name not in UNSEEN}
-    counted = Counter(verdicts.values())
+    tried = [mutant for mutant in mutants[:: 12 if size < 7 else 1] if mutant.name not in UNSEEN]
+    verdicts = {mutant.name: is_found(mutant, right, size) for mutant in tried}
 
-    assert [name for name, found in verdicts.items() if found is False] == []
-    assert counted[True] > 200
-    assert set(UNSEEN) <= {mutant.name for mutant in mutants}
+    if size < 7:  # too few steps for some
+        assert len([name for name, found in verdicts.items() if found]) >= 15
+    else:
+        assert [name for name, found in verdicts.items() if found is False] == []
+        assert Counter(verdicts.values())[True] > 200
+        assert set(UNSEEN) <= {mutant.name for mutant in mutants}
+    assert explored.__wrapped__(4).broken is None  # the wrong rules are no longer planted

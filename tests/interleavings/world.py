@@ -13,11 +13,10 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from tests.support.bank import new_order
+from tests.support import journalling as moves
 from transfer_async._models.errors import Attempt, Cause, CauseKind, Outcome
-from transfer_async._models.requests import OrderIntent, fingerprint
 from transfer_async._pipeline.create_order import claimed_key
-from transfer_async.journal import state_machine
+from transfer_async.journal import model, state_machine
 from transfer_async.journal.model import (
     ABANDONED,
     AT_WORK,
@@ -37,15 +36,12 @@ from transfer_async.journal.transitions import (
     Create,
     Expire,
     GoInDoubt,
-    MarkNotified,
     MarkSending,
-    MarkUndone,
     Move,
     OfAttempt,
     Refute,
     Release,
     RenewLease,
-    RequestNotification,
     Resolve,
     Suspect,
     TakeOver,
@@ -56,8 +52,8 @@ from transfer_async.journal.transitions import (
 # A tick moves all stored times into the past, while the clock stands still at NOW.
 
 NOW = 1_000_000.0
-TICK = 60.0
 LEASE = WINDOW = 2
+TICK = model.LEASE / LEASE
 """The ticks of a lease, and of the time for sending after the mark."""
 AFTER_TICK = {"sent": "on_the_way", "on_the_way": "gone"}
 """The name of an unprocessed request after the next tick. After two ticks, it is never processed."""
@@ -67,12 +63,11 @@ MAX_CLAIM_AGE = 3
 OLDEST = 7
 """The age in ticks beyond which no decision depends on it."""
 
-ORDER = new_order()
-FINGERPRINT = fingerprint(ORDER)
-INTENTS = tuple(OrderIntent(key="k", id=f"intent-{at}", order=ORDER) for at in range(2))
+INTENTS = (moves.intent(0), moves.intent(1))
 ORDER_IDS = ("tx-0", "tx-1")
 ATTEMPTS = ("attempt-0", "attempt-1")
 TRIED = (Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN),)
+NO_ANSWER = Cause(kind=CauseKind.NO_ANSWER, attempts=TRIED)
 PUBLISHES = 1
 """The worker with a queue, which publishes outcomes and replays a recorded refusal."""
 
@@ -174,98 +169,66 @@ def leases_of(entry: Entry) -> tuple[tuple[int, float], ...]:
 
 # --- the transitions that the actors make -------------------------------------------------------
 
-SECONDS = {"lease": LEASE * TICK}
-PROGRAM = {"by": "resolve", "reason": "resolve", "by_program": True}
 
-
-def cause_of(kind: CauseKind) -> Cause:
-    return Cause(kind=kind, attempts=TRIED)
-
-
-def refute(attempt: str, debts: Any, *, program: bool) -> Refute:
-    said: dict[str, Any] = PROGRAM if program else {"by": "ada", "reason": "seen"}
-    return Refute(
-        attempt=attempt,
+def refute(attempt: str, debts: Any, *, program: bool) -> Move:
+    return replace(
+        moves.refute(attempt, pending_undos=owing(debts), by_program=program),
         settle_after=SETTLE_AFTER * TICK,
         abandoned_settle_after=ABANDONED_SETTLE_AFTER * TICK if program else None,
-        pending_undos=owing(debts),
         lease=LEASE * TICK if program else 0.0,
-        **said,
     )
 
 
-def resolve(attempt: str, order_id: str, *, program: bool) -> Resolve:
-    said: dict[str, Any] = PROGRAM if program else {"by": "ada", "reason": "seen"}
-    return Resolve(attempt=attempt, order_id=order_id, reply=b"{}" if program else None, **said)
+def resolve(attempt: str, order_id: str, *, program: bool) -> Move:
+    reply = b"{}" if program else None
+    return replace(moves.resolve(attempt, order_id, by_program=program), reply=reply)
 
 
-def suspect(at: int, intent: int, order_id: str | None) -> Suspect:
-    return Suspect(
-        order_id=order_id,
-        reason="superseded",
-        intent=INTENTS[intent],
-        fingerprint=FINGERPRINT,
+def suspect(at: int, intent: int, order_id: str | None) -> Move:
+    return replace(
+        moves.suspect(order_id, number=intent),
         attempt=ATTEMPTS[at],
         hooks=("hold",),
         receipts={"hold": "r"},
-        cause=Cause(kind=CauseKind.SUPERSEDED, candidate=order_id, attempts=TRIED),
         outcome=Outcome.UNKNOWN if order_id is None else Outcome.CREATED,
         publish=at == PUBLISHES,
     )
 
 
-def release(intent: int, epoch: int, attempt: str | None, ended: str, debts: Any) -> Release:
+def release(intent: int, epoch: int, attempt: str | None, ended: str, debts: Any) -> Move:
     outcome = Outcome.REFUSED if ended == "Refused" else Outcome.NOT_SENT
-    return Release(
-        intent_id=INTENTS[intent].id,
-        epoch=epoch,
-        attempt=attempt,
-        ending=Ending(outcome=outcome, error=ended, status=422 if ended == "Refused" else None),
-        pending_undos=owing(debts),
-        **SECONDS,
-    )
+    ending = Ending(outcome=outcome, error=ended, status=422 if ended == "Refused" else None)
+    return moves.release(attempt, epoch=epoch, number=intent, pending_undos=owing(debts), ending=ending)
+
+
+def claim(at: int) -> Move:
+    once = at == PUBLISHES
+    return moves.claim(at, hooks=("hold",), max_claim_age=MAX_CLAIM_AGE * TICK, once=once)
+
+
+def mark(at: int, intent: int, epoch: int) -> Move:
+    return replace(moves.mark(ATTEMPTS[at], epoch=epoch, number=intent, hold="r"), window=WINDOW * TICK)
 
 
 MOVES: dict[str, Any] = {
-    "claim": lambda at: Claim(
-        intent=INTENTS[at],
-        fingerprint=FINGERPRINT,
-        client_made=False,
-        max_claim_age=MAX_CLAIM_AGE * TICK,
-        hooks=("hold",),
-        once=at == PUBLISHES,
-        **SECONDS,
-    ),
-    "keep": lambda intent, epoch: RenewLease(
-        intent_id=INTENTS[intent].id, epoch=epoch, receipts={}, **SECONDS
-    ),
-    "mark": lambda at, intent, epoch: MarkSending(
-        intent_id=INTENTS[intent].id,
-        epoch=epoch,
-        attempt=ATTEMPTS[at],
-        receipts={"hold": "r"},
-        window=WINDOW * TICK,
-        **SECONDS,
-    ),
-    "create": lambda at: Create(
-        attempt=ATTEMPTS[at], order_id=ORDER_IDS[at], reply=b"{}", publish=at == PUBLISHES
-    ),
+    "claim": claim,
+    "keep": lambda intent, epoch: moves.renew(epoch, number=intent),
+    "mark": mark,
+    "create": lambda at: replace(moves.create(ATTEMPTS[at], ORDER_IDS[at], b"{}"), publish=at == PUBLISHES),
     "release": release,
-    "doubt": lambda at: GoInDoubt(attempt=ATTEMPTS[at], cause=cause_of(CauseKind.NO_ANSWER)),
-    "expire": lambda attempt: Expire(attempt=attempt),
-    "takeover": lambda intent, epoch: TakeOver(intent_id=INTENTS[intent].id, epoch=epoch, **SECONDS),
-    "attend": lambda lease: AcquireLease(lease=lease * TICK),
+    "doubt": lambda at: moves.doubt(ATTEMPTS[at], cause=NO_ANSWER),
+    "expire": moves.expire,
+    "takeover": lambda intent, epoch: moves.take_over(epoch, number=intent),
+    "attend": lambda lease: moves.acquire_lease(lease * TICK),
     # This lease differs from all others, as no two writes of a key have the same time.
     "owe": lambda debts: AddPendingUndos(pending_undos=owing(debts), lease=LEASE * TICK - 1.0),
-    "undone": lambda intent, lease: MarkUndone(
-        intent_id=INTENTS[intent].id, hooks=("hold",), lease_until=lease
-    ),
-    "failed": lambda intent, lease: MarkUndone(intent_id=INTENTS[intent].id, hooks=(), lease_until=lease),
+    "undone": lambda intent, lease: moves.mark_undone("hold", number=intent, lease_until=lease),
+    "failed": lambda intent, lease: moves.mark_undone(number=intent, lease_until=lease),
     "refute": refute,
     "resolve": resolve,
     "suspect": suspect,
-    "promise": lambda intent: RequestNotification(intent_id=INTENTS[intent].id),
-    "notified": lambda notification: MarkNotified(notification=notification),
+    "promise": moves.request_notification,
+    "notified": moves.mark_notified,
 }
 
 COMPARED = ("claim", "keep", "mark", "takeover", "attend", "expire", "doubt")
@@ -585,6 +548,8 @@ class World:
                 raise Broken("an undo that is done stays pending")
             yield "mark undone", self._with(state, at, **self._after_undo(actor, tuple(rest)))
 
+    _w_undo = _w_mark_undone = _r_undo = _r_mark_undone = _undo
+
     @staticmethod
     def _after_undo(actor: Actor, rest: tuple[Any, ...]) -> dict[str, Any]:
         return {"pc": "undo", "todo": rest} if rest else {"pc": actor.then, "todo": (), "then": ""}
@@ -822,11 +787,6 @@ class World:
             raise Broken("a late undo that was recorded is not pending")
         yield "record a late undo", self._undoing(state, at, debts, "check_key", note=(True,))
 
-    def _w_undo(self, state: State, at: int) -> Iterator[Step]:
-        yield from self._undo(state, at)
-
-    _w_mark_undone = _w_undo
-
     def _w_undo_earlier(self, state: State, at: int) -> Iterator[Step]:
         """`outcomes.undo_earlier`, at the end of a call that ran no hooks."""
         earlier = state.actors[at].earlier
@@ -966,16 +926,8 @@ class World:
         if denial is not None:
             yield "busy", self._idle(state, at)
             return
-        then = "unattend" if entry.state is KeyState.IN_DOUBT else "finished"
+        then = "unattend" if entry.state is KeyState.IN_DOUBT else "pay"
         yield "attend", self._undoing(state, at, earlier, then, earlier=())
-
-    def _r_finished(self, state: State, at: int) -> Iterator[Step]:
-        yield "done", self._idle(state, at)
-
-    def _r_undo(self, state: State, at: int) -> Iterator[Step]:
-        yield from self._undo(state, at)
-
-    _r_mark_undone = _r_undo
 
     def _r_tell(self, state: State, at: int) -> Iterator[Step]:
         """`Handler.untold`: read the entry again, then publish the outcome."""

@@ -6,7 +6,6 @@ import argparse
 import time
 
 from tests.simulation import trials
-from tests.simulation.story import TransitionResult
 
 SHOWN = 20  # broken seeds
 
@@ -18,43 +17,29 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seed", type=int, help="one seed, with its trace")
-    parser.add_argument("--planted", choices=trials.SEEN, help="with this one planted: alone, or with --seed")
+    parser.add_argument("--planted", choices=trials.SEEN, help="a fault to plant; needs --seed")
     asked = parser.parse_args()
-    seeds = range(asked.first, asked.first + asked.seeds)
     if asked.seed is not None:
-        return _one(trials.traced(asked.seed, asked.planted))
-    return _many(seeds, asked.jobs) if asked.planted is None else _fault(asked.planted, seeds)
+        return _show(asked.seed, asked.planted)
+    if asked.planted is not None:
+        parser.error("--planted needs --seed")
+    return _run_all(range(asked.first, asked.first + asked.seeds), asked.jobs)
 
 
-def _one(verdict: TransitionResult) -> int:
+def _show(seed: int, planted: str | None) -> int:
+    verdict = trials.traced(seed, planted)
     print("\n".join(verdict.trace))
-    return _verdict(verdict)
-
-
-def _verdict(verdict: TransitionResult) -> int:
-    for found in verdict.broken:
-        print(f"seed {verdict.seed}: {found}")
-    if not verdict.broken:
-        print(f"seed {verdict.seed}: every promise was kept")
+    for found in verdict.broken or ["every promise was kept"]:
+        print(f"seed {seed}: {found}")
     return int(bool(verdict.broken))
 
 
-def _fault(fault: str, seeds: range) -> int:
-    verdict = trials.caught(fault, seeds)
-    if verdict is None:
-        print(f"{fault} is not noticed")
-        return 0
-    print(f"{trials.replay(verdict)} --planted {fault}")
-    return _verdict(verdict)
-
-
-def _many(seeds: range, jobs: int) -> int:
+def _run_all(seeds: range, jobs: int) -> int:
     began = time.monotonic()
     tally = trials.Tally()
     for tally in trials.trial(seeds, jobs=jobs):
         print(f"\r{tally.seeds} seeds, {len(tally.broken)} broken", end="", flush=True)
-    took = time.monotonic() - began
-    print(f"\r{tally.seeds} seeds, {len(tally.broken)} broken, {took:.0f} s")
+    print(f"\r{tally.seeds} seeds, {len(tally.broken)} broken, {time.monotonic() - began:.0f} s")
     for what, count in sorted(tally.counts.items()):
         print(f"{count:>10}  {what}")
     for verdict in tally.broken[:SHOWN]:

@@ -3,8 +3,6 @@
 import random
 from typing import Any, TypeVar
 
-from attrs import frozen
-
 from transfer_async import PersonName
 
 T = TypeVar("T")
@@ -38,66 +36,39 @@ class Weighted:
         return chance.one_of(self._drawn)
 
 
-@frozen(kw_only=True)
+RATES = (0.0, 0.0, 0.05, 0.2, 0.4)
+
+
 class Setting:
     """The settings of a story, which do not change during it.
 
-    Args:
-        workers: the number of workers.
-        keys: the keys that are delivered; None stands for a key that the client generates.
-        checks: whether there is a hook before the hold.
-        screens: whether there is a plain function, too.
-        releases: whether some workers run a release of the bank's software that lacks the check.
-        named: the beneficiaries that the deliveries name, mostly the same one.
-        resolve: what ``resolve`` can return: "order", "id", "ignorant", or "none" if there is no ``resolve``.
-        stubborn: the hook whose undo always fails, if any.
-        token: whether the token is a callable.
-        journal: how often a write fails; so for each of the following.
-        slow: how often a write is slow.
-        crash: how often a process crashes.
-        freeze: how often a process freezes.
+    Most stories have only some kinds of failures, so that the effect of each is clear.
     """
 
-    workers: int
-    keys: tuple[str | None, ...]
-    checks: bool
-    screens: bool
-    releases: bool
-    named: tuple[PersonName | None, ...]
-    resolve: str
-    stubborn: str | None
-    token: bool
-    journal: float
-    slow: float
-    hook: float
-    undo: float
-    service: float
-    ask: float
-    crash: float
-    freeze: float
-
-
-def setting(chance: Chance) -> Setting:
-    """Draw a setting. Most stories have only some kinds of failures, so that the effect of each is clear."""
-    rate = (0.0, 0.0, 0.05, 0.2, 0.4)
-    checks = chance.once_in(0.5)
-    words = Chance(chance.random())
-    return Setting(
-        workers=chance.one_of((1, 2, 2, 3, 4)),
-        keys=chance.one_of((("k",), ("k",), ("k", "l"), ("k", None))),
-        checks=checks,
-        screens=words.once_in(0.5),
-        releases=words.once_in(0.3),
-        named=words.one_of(((BEN,), (BEN,), (None,), (BEN, MALLORY), (BEN, None), (BEN, MALLORY, None))),
-        resolve=chance.one_of(("order", "order", "id", "ignorant", "none")),
-        stubborn=chance.one_of(("hold", "check")) if chance.once_in(0.05) else None,
-        token=chance.once_in(0.1),
-        journal=chance.one_of(rate),
-        slow=chance.one_of((0.0, 0.0, 0.0, 0.1)),
-        hook=chance.one_of(rate),
-        undo=chance.one_of(rate),
-        service=chance.one_of((0.0, 0.3, 0.6, 0.9)),
-        ask=chance.one_of(rate),
-        crash=chance.one_of((0.0, 0.3, 0.6)),
-        freeze=chance.one_of((0.0, 0.3, 0.6)),
-    )
+    def __init__(self, chance: Chance) -> None:
+        self.checks = chance.once_in(0.5)  # whether there is a hook before the hold
+        others = Chance(chance.random())
+        self.workers = chance.one_of((1, 2, 2, 3, 4))
+        # The keys that are delivered; None stands for a key that the client generates.
+        self.keys: tuple[str | None, ...] = chance.one_of((("k",), ("k",), ("k", "l"), ("k", None)))
+        self.screens = others.once_in(0.5)  # whether there is a hook that is a plain function
+        # Whether some workers run a release of the bank's software that lacks the check.
+        self.releases = others.once_in(0.3)
+        # The beneficiaries that the deliveries name, mostly the same one.
+        self.named: tuple[PersonName | None, ...] = others.one_of(
+            ((BEN,), (BEN,), (None,), (BEN, MALLORY), (BEN, None), (BEN, MALLORY, None))
+        )
+        # What ``resolve`` can return; none if there is no ``resolve``.
+        self.resolve = chance.one_of(("order", "order", "id", "ignorant", "none"))
+        # The hook whose undo always fails, if any.
+        self.stubborn = chance.one_of(("hold", "check")) if chance.once_in(0.05) else None
+        self.token = chance.once_in(0.1)  # whether the token is a callable
+        # How often a write to the journal fails or is slow, and so for the other kinds of failures.
+        self.journal = chance.one_of(RATES)
+        self.slow = chance.one_of((0.0, 0.0, 0.0, 0.1))
+        self.hook = chance.one_of(RATES)
+        self.undo = chance.one_of(RATES)
+        self.service = chance.one_of((0.0, 0.3, 0.6, 0.9))
+        self.ask = chance.one_of(RATES)
+        self.crash = chance.one_of((0.0, 0.3, 0.6))
+        self.freeze = chance.one_of((0.0, 0.3, 0.6))

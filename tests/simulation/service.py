@@ -1,45 +1,29 @@
 """The service and the network: responses of every kind, lost responses, and late requests."""
 
 import asyncio
-import json
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
 from tests.simulation.chance import Weighted
 from tests.simulation.loop import OUTSIDE, PROCESS, this_call
-from tests.support.bank import new_order
+from tests.support.bank import new_order, other_order
 from transfer_async._http.transport import ExchangeResult, TransportClosed
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async.journal.model import SETTLE_AFTER
+from transfer_async.testing import make_order
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ABANDONED_AFTER = 4500.0  # seconds; longer than two freezes of a process
-WISH, OTHER_WISH = new_order(), new_order(poster_amount="310050.00", matcher_amount=Decimal(200))
-FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled", "is_processing")
+WISH, OTHER_WISH = new_order(), other_order()
 
 
 def _reply(wish: NewOrder) -> tuple[bytes, bytes]:
     """Return the parts of the service's response before and after the order's id."""
-    fields: dict[str, Any] = {
-        "id": "HERE",
-        "poster_fee": 1,
-        **{name: str(getattr(wish, name)) for name in ("poster_currency", "matcher_currency")},
-        **{name: float(getattr(wish, name)) for name in ("poster_amount", "matcher_amount", "exchange_rate")},
-        **dict.fromkeys(FLAGS, 0),
-        "user": {"username": wish.poster_username},
-        "postersBeneficiary": {"username": wish.poster_recipient_username},
-        "external_order": {
-            "current_account_balance": 900000.1,
-            "transaction_fee": 250,
-            "transaction_fee_currency": "NGN",
-        },
-    }
-    head, tail = json.dumps(fields).encode().split(b"HERE")
+    head, tail = make_order(wish, id="tx-here").to_json().split(b"tx-here")
     return head, tail
 
 

@@ -4,6 +4,8 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from unittest.mock import patch
 
 from attrs import frozen
 
@@ -29,39 +31,23 @@ class TransitionResult:
     trace: tuple[str, ...]
 
 
-class _Ids:
-    """Generates ascending ids, so that a trace is reproducible."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> str:
-        self.count += 1
-        return f"id-{self.count}"
-
-
-_ids = _Ids()
-
-
 @contextmanager
-def staged() -> Iterator[None]:
-    """Prepare for stories: ids ascend, and nothing is logged."""
+def _staged() -> Iterator[None]:
+    """Let ids ascend, so that a trace is reproducible, and log nothing."""
     log = logging.getLogger("transfer_async")
-    was, disabled = call.fresh_id, log.disabled
-    call.fresh_id = _ids
-    log.disabled = True
-    try:
+    numbers = count(1)
+    with patch.object(call, "fresh_id", lambda: f"id-{next(numbers)}"), patch.object(log, "disabled", True):
         yield
-    finally:
-        call.fresh_id = was
-        log.disabled = disabled
 
 
 def tell(seed: int, *, trace: bool = False) -> TransitionResult:
     """Run one story and return its result."""
-    _ids.count = 0
-    world = World(seed, trace=trace)
-    world.note(repr(world.setting))
+    with _staged():
+        return _told(World(seed, trace=trace), seed)
+
+
+def _told(world: World, seed: int) -> TransitionResult:
+    world.note(repr(vars(world.setting)))
     _begin(world)
     ends = world.loop.run()
     world.calm = True

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from attrs import define, field
 
 from tests.mutation.in_process import BY_NAME, planted
-from tests.simulation.story import TransitionResult, staged, tell
+from tests.simulation.story import TransitionResult, tell
 
 SHARE = 500  # the number of seeds that a process gets at a time
 BOUND = 3000
@@ -42,8 +42,7 @@ def stories(seeds: Iterable[int]) -> Iterator[TransitionResult]:
     gc.freeze()  # not unfrozen later, because that would also unfreeze objects frozen earlier
     try:
         for count, seed in enumerate(seeds, 1):
-            with staged():
-                verdict = tell(seed)
+            verdict = tell(seed)
             if count % 100 == 0:
                 gc.collect()
             yield verdict
@@ -83,7 +82,7 @@ def caught(fault: str, seeds: Iterable[int]) -> TransitionResult | None:
 
 def traced(seed: int, fault: str | None = None) -> TransitionResult:
     """Run one seed and record its trace."""
-    with planted(fault), staged():
+    with planted(fault):
         return tell(seed, trace=True)
 
 

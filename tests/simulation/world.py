@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from tests.simulation.bank import Bank, Step
-from tests.simulation.chance import GAPS, Chance, setting
+from tests.simulation.chance import GAPS, Chance, Setting
 from tests.simulation.journal import Database, WorkerJournal
 from tests.simulation.loop import OUTSIDE, PROCESS, Process, VirtualLoop
 from tests.simulation.service import ABANDONED_AFTER, SETTLE_AFTER, Service, SimulatedTransport
@@ -35,23 +35,10 @@ from transfer_async.worker.handler import Handler
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 MOMENTS = (
-    *(
-        "before",
-        "before",
-        "RenewLease",
-        "MarkSending",
-        "MarkSending",
-        "Create",
-        "GoInDoubt",
-        "Release",
-        "Refute",
-        "Resolve",
-        "MarkUndone",
-    ),
-    "undo",
+    *("before", "before", "RenewLease", "MarkSending", "MarkSending", "Create", "GoInDoubt", "Release"),
+    *("Refute", "Resolve", "MarkUndone", "undo"),
 )
-# The setting of the clients: the time for which a request may still take effect.
-BELIEVED_AFTER = SETTLE_AFTER
+"""The steps before which a process may crash or freeze; some are more likely."""
 PAUSES = (40.0, 350.0, 1000.0, 1800.0, 4000.0, 9000.0)
 """The seconds of a pause between the last check and the write. The last pause is longer than every wait."""
 
@@ -65,7 +52,7 @@ class World:
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.chance = Chance(seed)
-        self.setting = setting(self.chance)
+        self.setting = Setting(self.chance)
         self.by_messages = Chance(f"messages {seed}").once_in(0.5)
         self.clocks = Chance(f"clocks {seed}")
         self.people = Chance(f"people {seed}")
@@ -166,8 +153,8 @@ class Worker:
             journal=WorkerJournal(world),
             clock=world.clock,
             resolve=None if setting.resolve == "none" else world.bank.resolve,
-            settle_after=BELIEVED_AFTER,
-            abandoned_settle_after=max(BELIEVED_AFTER, ABANDONED_AFTER),
+            settle_after=SETTLE_AFTER,
+            abandoned_settle_after=ABANDONED_AFTER,
             retry=POLICY,
             timeouts=TIMEOUTS,
             rate=world.rate,

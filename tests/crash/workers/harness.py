@@ -122,6 +122,7 @@ class Harness:
         until = time.monotonic() + LAST_WORDS
         while self._workers and time.monotonic() < until:
             self._listen(stopping=True)
+            self._time_comes(time.monotonic())
         if self._workers:
             self.report.trouble("workers did not come to their end when told to")
 
