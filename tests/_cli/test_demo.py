@@ -118,10 +118,7 @@ def confused(many: demo.ManyOrders, result: OrderResult) -> None:
 RELEASED = "payment-3: this claim is not true: the hold is released"
 FALSE_CLAIMS = {
     "a hold is released that is still kept": ((Ledger, "release", forget), RELEASED),
-    "an existing order was never sent": (
-        (demo.ManyOrders, "_note", confused),
-        "refused or never sent does not",
-    ),
+    "an order was never sent": ((demo.ManyOrders, "_note", confused), "or never sent does not exist"),
     "an unexpected error did not occur": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
 }
 
