@@ -115,36 +115,29 @@ def confused(many: demo.ManyOrders, result: OrderResult) -> None:
     NOTED(many, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
 
-def same_order(*_: object) -> object:
-    return ORDER_OF("ada.eze", "ben.okri", "100.00")
-
-
+RELEASED = "payment-3: this claim is not true: the hold is released"
 FALSE_CLAIMS = {
-    "the order was found": (
-        *((demo, "usd_order", same_order), "recover"),
-        "the back office found 2 matching orders: the outcome stays unknown",
-    ),
-    "the hold is released": (
-        (Ledger, "release", forget),
-        "payment-3: this claim is not true: the hold is",
-        "",
-    ),
-    "an existing order was never sent": (
-        *((demo.ManyOrders, "_note", confused), "refused or never sent does not exist"),
-        "",
-    ),
-    "an unexpected error did not occur": ((demo, "_reason", broken), r"^LookupError: what\?is this$", ""),
+    "a hold is released that is still kept": ((Ledger, "release", forget), RELEASED),
+    "an order was never sent": ((demo.ManyOrders, "_note", confused), "or never sent does not exist"),
+    "an unexpected error did not occur": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
 }
 
 
-@pytest.mark.parametrize(("change", "told", "last"), FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
-async def test_a_false_claim_fails_the_demo(change, told, last, monkeypatch):
+@pytest.mark.parametrize(("change", "told"), FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
+async def test_a_false_claim_fails_the_demo(change, told, monkeypatch):
     monkeypatch.setattr(*change)
-    lines: list[str] = []
 
     with pytest.raises(demo.FalseClaim, match=told):
+        await played()
+
+
+async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
+    monkeypatch.setattr(demo, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
+    lines: list[str] = []
+
+    with pytest.raises(demo.FalseClaim, match="recover"):
         await played(lines.append)
-    assert last in lines[-1]
+    assert "the back office found 2 matching orders: the outcome stays unknown" in lines[-1]
 
 
 async def test_a_demo_that_takes_too_long_fails():

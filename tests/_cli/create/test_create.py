@@ -8,7 +8,6 @@ import sqlite3
 import stat
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.commands import asked, invoke
-from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
+from tests.support.order_files import csv_text, jsonl_text, row, rows, tree
 from transfer_async import NO_ORDER, FundsHold, HoldFailed, MemoryJournal, SQLiteJournal
 from transfer_async._cli import create_command, create_input, create_outcomes
 from transfer_async._cli.create_outcomes import OutcomeFile
@@ -27,60 +26,12 @@ from transfer_async.journal.rows import ENTRY_TABLE
 from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
-    Sandbox,
     Status,
 )
 
+from .conftest import PERSONAL
+
 NOBODY = {"poster_recipient_username": "nobody@example.com"}
-PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
-
-
-class Bench:
-    """A sandbox, with an environment that points to it, and a directory for files."""
-
-    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
-        self.sandbox, self.directory = sandbox, directory
-        self.journal = directory / "journal.db"
-        self.outcomes = directory / "orders.csv.outcomes.jsonl"
-        self.part = directory / "orders.csv.outcomes.jsonl.part"
-
-    async def write(self, text: str | bytes, name: str = "orders.csv") -> Path:
-        path = self.directory / name
-        await asyncio.to_thread(path.write_bytes, text.encode() if isinstance(text, str) else text)
-        return path
-
-    async def orders(self, *cells: dict[str, str]) -> Path:
-        return await self.write(csv_text(cells))
-
-    @property
-    def sent(self) -> int:
-        return len(self.sandbox.requests)
-
-    async def run_one(self, *options: Any, code: int = 0) -> Any:
-        """Run the command with a file of one order."""
-        return await self.run(await self.orders(row(1)), *options, code=code)
-
-    async def run(self, *arguments: Any, code: int = 0) -> Any:
-        """Run the command. Check that its output contains no personal data."""
-        result = await asked("create", *arguments, code=code)
-        assert not any(person in result.output for person in PERSONAL)
-        return result
-
-    async def told(self) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(told, self.outcomes)
-
-    async def files(self) -> list[str]:
-        return sorted(await asyncio.to_thread(os.listdir, self.directory))
-
-
-@pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with Sandbox(token="s3cr3t") as sandbox:
-        made = Bench(sandbox, tmp_path)
-        monkeypatch.setenv("TRANSFER_BASE_URL", sandbox.base_url)
-        monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox.token)
-        monkeypatch.setenv("TRANSFER_JOURNAL", str(made.journal))
-        yield made
 
 
 # --- files that are good --------------------------------------------------------------------------
