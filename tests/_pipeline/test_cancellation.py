@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests._pipeline.waiting import ENDINGS, waiting_at
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, new_order, refused_order, turns
 from tests.support.cases import told_of
@@ -17,6 +16,7 @@ from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
     JournalFailed,
+    KeyBusy,
     KeyState,
     NewOrder,
     Order,
@@ -33,7 +33,6 @@ from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
     Fault,
-    StallAfterProcessing,
     Status,
 )
 
@@ -57,20 +56,17 @@ class Scenario:
     renewing: bool = False
 
 
-def _finding(world: World) -> Any:
-    async def find(*_: object) -> Any:
-        await turns(2)
-        return next(iter(world.sandbox.orders), None)
+def _answering(answer: Any) -> Callable[[World], Any]:
+    """Return a maker of a ``resolve`` that waits, and returns NO_ORDER or the id of the created order."""
 
-    return find
+    def made(world: World) -> Any:
+        async def resolve(*_: object) -> Any:
+            await turns(2)
+            return answer or next(iter(world.sandbox.orders), None)
 
+        return resolve
 
-def _being_sure(_: World) -> Any:
-    async def sure(*_: object) -> Any:
-        await turns(2)
-        return NO_ORDER
-
-    return sure
+    return made
 
 
 SCENARIOS = {
@@ -81,8 +77,8 @@ SCENARIOS = {
     "busy, then in doubt": Scenario(faults=(Status(429), CloseAfterProcessing())),
     "in doubt, processed": Scenario(faults=(CloseAfterProcessing(),)),
     "in doubt, not processed": Scenario(faults=(CloseBeforeReading(),)),
-    "in doubt, found": Scenario(faults=(CloseAfterProcessing(),), resolve=_finding),
-    "in doubt, refuted": Scenario(faults=(Status(503),), resolve=_being_sure),
+    "in doubt, found": Scenario(faults=(CloseAfterProcessing(),), resolve=_answering(None)),
+    "in doubt, refuted": Scenario(faults=(Status(503),), resolve=_answering(NO_ORDER)),
     "a hold that breaks": Scenario(place_error=OSError),
     "an undo that breaks": Scenario(order=refused_order, release_error=OSError),
     "a claim taken over": Scenario(crashed=60.0),
@@ -108,14 +104,8 @@ def _slow(world: World) -> None:
     async def turn(*_: object) -> None:
         await turns(2)
 
-    sent = (Claim, transitions.RenewLease, transitions.MarkSending, transitions.Create, transitions.Release)
-    for kind in (
-        *sent,
-        transitions.GoInDoubt,
-        transitions.MarkUndone,
-        transitions.Resolve,
-        transitions.Refute,
-    ):
+    steps = ("RenewLease", "MarkSending", "Create", "Release", "GoInDoubt", "MarkUndone", "Resolve", "Refute")
+    for kind in (Claim, *(getattr(transitions, step) for step in steps)):
         world.journal.before[kind] = world.journal.after[kind] = turn
     world.bank.on_place = world.bank.on_placed = world.bank.on_release = turn
 
@@ -194,7 +184,7 @@ async def _check(world: World, scenario: Scenario, caller: asyncio.Task[Order]) 
     if scenario.held is None:
         assert {*world.bank.open} <= {entry.intent_id if entry else None}
         assert bool(world.bank.open) is (state in BOUND or bool(world.bank.open and owed))
-    if scenario.held is not None:
+    else:
         assert not {"place", "release"} & {*world.bank.log}
     if scenario.crashed is None:
         _check_the_log(world, state)
@@ -282,14 +272,63 @@ async def over(caller: asyncio.Task[Order]) -> None:
         await caller
 
 
+NEVER_SENT = Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+ENDINGS = {
+    "a hook": NEVER_SENT,
+    "the token": NEVER_SENT,
+    "a pause": Ending(outcome=Outcome.REFUSED, error="RateLimited", status=429),
+    "another token": Ending(outcome=Outcome.REFUSED, error="Unauthorized", status=401),
+    "resolve": None,
+    "resolve, of an old doubt": None,
+}
+"""For each point, the recorded end of a call that is interrupted there. Doubts have no recorded end."""
+
+
+async def waiting_at(world: World, gate: Gate, where: str) -> TransferClient:
+    """Return a client whose next call waits at the gate."""
+
+    async def another_token() -> str:
+        if world.bank.open:
+            await gate()
+        return "old"
+
+    settings: dict[str, Any] = {}
+    if where == "a hook":
+        world.bank.on_placed = gate
+    elif where == "the token":
+        settings["token"] = gate
+    elif where == "a pause":
+        world.time.on_sleep = gate
+        world.sandbox.faults.add(Status(429))
+    elif where == "another token":
+        settings["token"] = another_token
+    elif where == "resolve":
+        world.sandbox.faults.add(CloseAfterProcessing())
+        settings["resolve"] = gate
+    elif where == "resolve, of an old doubt":
+        await world.in_doubt()
+        settings["resolve"] = gate
+    else:
+        raise LookupError(where)
+    return world.made(**settings)
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["cancelled", "closed"])
 @pytest.mark.parametrize(("where", "ending"), ENDINGS.items(), ids=ENDINGS)
-async def test_a_waiting_caller_is_cancelled_once_the_outcome_is_recorded(
-    world: World, where: str, ending: Ending | None
+async def test_a_waiting_call_is_cut_off_once_the_outcome_is_recorded(
+    world: World, where: str, ending: Ending | None, is_closed: bool
 ):
     gate = Gate()
     async with await waiting_at(world, gate, where) as client:
         caller = await gate.catches(begin(client))
-        await cancelled(caller)
+        if is_closed:
+            await client.close(timeout=0)
+            error = await banks.failure(caller)
+            told = "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
+            assert (type(error).__name__, error.key, error.order_may_exist) == (told, "k", ending is None)
+            assert told != "ClientClosed" or error.__cause__ is None
+        else:
+            await cancelled(caller)
         log = [*world.bank.log]
         gate.open()
         await turns(3)
@@ -297,36 +336,21 @@ async def test_a_waiting_caller_is_cancelled_once_the_outcome_is_recorded(
     entry = await world.entry()
     assert (entry.state, entry.ending) == (KeyState.FREE if ending else KeyState.IN_DOUBT, ending)
     assert log == (["place"] if ending is None else [] if where == "the token" else ["place", "release"])
+    assert bool(world.bank.open) is (ending is None)
     assert len(world.sandbox.requests) == (ending is None or ending.status is not None)
-
-
-async def test_a_hook_that_never_started_is_not_undone(world: World):
-    gate = Gate()
-    world.journal.before[Claim] = gate
-    async with world.client() as client:
-        caller = await gate.catches(begin(client))
-        caller.cancel()
-        await turns(2)
-        gate.open()
-        await over(caller)
-
-    assert world.bank.log == []
-    assert (await world.entry()).state is KeyState.FREE
 
 
 async def test_a_hook_that_swallows_cancellation_is_undone_with_its_receipt(world: World):
     gate = Gate()
 
     async def stubborn(_: object) -> None:
-        try:
+        with suppress(asyncio.CancelledError):
             await gate()
-        except asyncio.CancelledError:
-            await turns(2)
+        await turns(2)
 
     world.bank.on_placed = stubborn
     async with world.client() as client:
-        caller = await gate.catches(begin(client))
-        await cancelled(caller)
+        await cancelled(await gate.catches(begin(client)))
 
     intent_id = world.bank.placed[0]
     assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
@@ -334,12 +358,10 @@ async def test_a_hook_that_swallows_cancellation_is_undone_with_its_receipt(worl
 
 
 async def test_an_undo_is_not_interrupted_and_the_cancelled_caller_waits_for_it(world: World):
-    gate = Gate()
-    world.bank.on_release = gate
+    world.bank.place_error = OSError()
+    gate = world.bank.on_release = Gate()
     async with world.client() as client:
-        caller = begin(client)
-        world.bank.place_error = OSError()
-        await gate.reached.wait()
+        caller = await gate.catches(begin(client))
         caller.cancel()
         await turns(5)
         waiting = not caller.done()
@@ -352,16 +374,16 @@ async def test_an_undo_is_not_interrupted_and_the_cancelled_caller_waits_for_it(
 
 
 async def test_a_caller_cancelled_twice_stops_waiting_and_the_undo_still_finishes(world: World):
-    gate = Gate()
-    world.bank.on_placed, world.bank.on_release = Gate(), gate
+    hold, undo = Gate(), Gate()
+    world.bank.on_placed, world.bank.on_release = hold, undo
     async with world.client() as client:
-        caller = await world.bank.on_placed.catches(begin(client))
+        caller = await hold.catches(begin(client))
         caller.cancel()
-        await gate.reached.wait()
+        await undo.reached.wait()
         await cancelled(caller)
-        gate.open()
+        undo.open()
 
-    assert gate.passed
+    assert undo.passed
     assert not world.bank.open
     assert (await world.entry()).pending_undos == ()
 
@@ -369,18 +391,17 @@ async def test_a_caller_cancelled_twice_stops_waiting_and_the_undo_still_finishe
 # --- once something is sent ---------------------------------------------------------------------
 
 
-async def stalled(world: World, client: TransferClient) -> asyncio.Task[Order]:
-    return await world.stalled(begin(client))
-
-
 async def test_a_caller_cancelled_in_flight_stops_at_once_and_the_exchange_finishes(world: World):
     async with world.client() as client:
-        caller = await stalled(world, client)
-        await cancelled(caller)
+        await cancelled(await world.stalled(begin(client)))
         at_once = (await world.entry()).state
+        await banks.failure(begin(client), KeyBusy)
         world.sandbox.faults.release()
+        await world.ended()
+        order = await begin(client)
 
     assert at_once is KeyState.SENDING
+    assert [*world.sandbox.orders] == [order.id]
     assert (await world.entry()).state is KeyState.CREATED
     assert world.bank.open
 
@@ -403,8 +424,7 @@ async def test_a_call_cancelled_before_or_after_an_attempt_makes_no_further_atte
             return evidence
 
         client._context.transport.post_order = held_up
-        caller = await gate.catches(begin(client))
-        await cancelled(caller)
+        await cancelled(await gate.catches(begin(client)))
         gate.open()
 
     assert len(world.sandbox.requests) == sent
@@ -432,54 +452,14 @@ async def assert_freed(world: World, outcome: Outcome, error: str) -> None:
 
 
 async def test_a_doubt_of_a_cancelled_caller_stays_and_resolve_is_not_called(world: World):
-    asked: list[object] = []
-
-    async def resolve(*about: object) -> None:
-        asked.append(about)
-
+    resolve = Gate()
     async with world.client(resolve=resolve) as client:
-        caller = await stalled(world, client)
-        caller.cancel()
-        await asyncio.wait([caller])
+        await cancelled(await world.stalled(begin(client)))
         await client.close(timeout=0)
 
-    assert caller.cancelled()
-    assert asked == []
+    assert not resolve.reached.is_set()
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
-
-
-async def test_a_task_group_that_fails_cancels_its_orders_and_each_is_settled(world: World):
-    async def fail() -> None:
-        await world.sandbox.stalled(2)
-        raise LookupError
-
-    world.sandbox.faults.add(StallAfterProcessing(), times=2)
-    async with world.client() as client:
-        with pytest.raises(ExceptionGroup) as failed:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(client.create_order(new_order(), key="a"))
-                group.create_task(client.create_order(new_order(), key="b"))
-                group.create_task(fail())
-        world.sandbox.faults.release()
-
-    assert failed.group_contains(LookupError)
-    assert {(await world.entry(key)).state for key in "ab"} == {KeyState.CREATED}
-    assert len(world.sandbox.orders) == len(world.bank.open) == 2
-
-
-async def test_a_redelivery_after_cancellation_in_flight_is_busy_then_gets_the_order(world: World):
-    async with world.client() as client:
-        caller = await stalled(world, client)
-        caller.cancel()
-        await asyncio.wait([caller])
-        (busy,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
-        world.sandbox.faults.release()
-        await world.ended()
-        order = await client.create_order(new_order(), key="k")
-
-    assert type(busy).__name__ == "KeyBusy"
-    assert [*world.sandbox.orders] == [order.id]
 
 
 async def test_errors_without_a_waiting_caller_leave_no_warning(world: World):
@@ -488,8 +468,7 @@ async def test_errors_without_a_waiting_caller_leave_no_warning(world: World):
     async with world.client(retry=RetryPolicy(attempts=1)) as client:
         for fault in (Status(422), CloseAfterProcessing()):
             world.sandbox.faults.add(fault)
-            call = client.create_order(new_order(), key=type(fault).__name__)
-            caller = asyncio.create_task(call)
+            caller = begin(client, type(fault).__name__)
             await world.sandbox.received(len(world.sandbox.requests) + 1)
             caller.cancel()
             await asyncio.wait([caller])

@@ -157,12 +157,17 @@ async def test_fifty_concurrent_calls_with_one_key_create_one_order(world: World
 
 async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
-    await world.fails(OutcomeUnknown)
-    doubt = await world.fails(OutcomeUnknown)
+    first = await world.fails(OutcomeUnknown)
+    again = await world.fails(OutcomeUnknown)
 
-    assert doubt.order_may_exist
-    assert doubt.attempts == ()
-    assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    for doubt in (first, again):
+        assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
+        assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert again.attempts == ()
+    assert [(event.error, event.status) for event in world.events_of(OrderInDoubt)] == [
+        ("OutcomeUnknown", None)
+    ]
     assert len(world.sandbox.requests) == len(world.bank.placed) == 1
 
 
@@ -630,18 +635,6 @@ async def test_the_undo_of_a_hook_that_this_client_lacks_is_recorded_before_send
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
-async def test_an_expired_request_is_only_put_in_doubt(world: World):
-    await world.crash(transitions.Create)
-    world.time.pass_(10_000.0)
-    await world.fails(OutcomeUnknown)
-
-    entry = await world.entry()
-    assert entry.state is KeyState.IN_DOUBT
-    events = world.events_of(OrderInDoubt)
-    assert [(event.error, event.attempt_id) for event in events] == [("Abandoned", entry.attempt)]
-    assert len(world.sandbox.orders) == len(world.bank.open) == 1
-
-
 async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     world.bank.on_placed = world.passing(60.0)
     busy = await world.fails(KeyBusy)
@@ -765,32 +758,42 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     assert len(world.sandbox.orders) == 1
 
 
-async def break_unexpectedly(*_: object) -> object:
-    raise RuntimeError("a slip of our own")
-
-
-async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step", "kind", "then", "state", "cause"),
+    [
+        ("preflight", PreflightFailed, "", KeyState.FREE, None),
+        ("attempt", OutcomeUnknown, "", KeyState.IN_DOUBT, (CauseKind.NO_ANSWER, "RuntimeError")),
+        ("settle", JournalFailed, ": look up the key in the journal", KeyState.CREATED, None),
+    ],
+    ids=["before the order is sent", "after the order was sent", "after the order was recorded"],
+)
+async def test_an_unexpected_error_hides_no_order(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    kind: type,
+    then: str,
+    state: KeyState,
+    cause: Any,
 ):
-    monkeypatch.setattr(create_order, "preflight", break_unexpectedly)
-    failed = await world.fails(PreflightFailed)
+    as_it_is = getattr(create_order, step)
 
-    assert (failed.refused, failed.order_may_exist) == (False, False)
-    assert str(failed) == "the call failed unexpectedly (RuntimeError)"
+    async def breaks(*given: Any) -> object:
+        await as_it_is(*given)
+        raise RuntimeError("a slip of our own")
+
+    monkeypatch.setattr(create_order, step, breaks)
+    failed = await world.fails(kind)
+    entry, is_free = await world.entry(), state is KeyState.FREE
+
+    assert str(failed) == f"the call failed unexpectedly (RuntimeError){then}"
     assert type(failed.__cause__) is RuntimeError
-    assert (await world.entry()).state is KeyState.FREE
-
-
-async def test_an_unexpected_error_while_an_order_is_recorded_asks_to_look_up_the_key(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(create_order, "settle", break_unexpectedly)
-    failed = await world.fails(JournalFailed)
-
-    assert str(failed) == "the call failed unexpectedly (RuntimeError): look up the key in the journal"
-    assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
-    assert type(failed.__cause__) is RuntimeError
-    assert world.bank.open
+    assert (failed.outcome, failed.key) == (Outcome.NOT_SENT if is_free else Outcome.UNKNOWN, "k")
+    assert failed.order_may_exist is bool(world.bank.open) is not is_free
+    assert entry.state is state
+    assert (entry.cause and (entry.cause.kind, entry.cause.error)) == cause
+    assert getattr(failed, "kind", None) is (cause and cause[0])
+    assert not getattr(failed, "refused", False)
 
 
 def test_keyboard_interrupt_is_passed_on_unchanged():
@@ -800,32 +803,7 @@ def test_keyboard_interrupt_is_passed_on_unchanged():
     assert create_order._deliverable(end, work) is end
 
 
-async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    as_it_is = create_order.attempt
-
-    async def breaks(*given: Any) -> object:
-        await as_it_is(*given)
-        raise RuntimeError("a slip of our own")
-
-    monkeypatch.setattr(create_order, "attempt", breaks)
-    doubt = await world.fails(OutcomeUnknown)
-    entry = await world.entry()
-
-    assert (str(doubt), doubt.kind) == ("the call failed unexpectedly (RuntimeError)", CauseKind.NO_ANSWER)
-    assert type(doubt.__cause__) is RuntimeError
-    assert entry.state is KeyState.IN_DOUBT
-    assert entry.cause is not None
-    assert (entry.cause.kind, entry.cause.error) == (CauseKind.NO_ANSWER, "RuntimeError")
-    assert world.bank.open
-
-
 # --- a sender that wakes up, and does not know its own outcome ------------------------------------
-
-
-async def refuted(world: World) -> None:
-    await world.refute()
 
 
 async def refuted_and_taken_again(world: World) -> None:
@@ -834,7 +812,7 @@ async def refuted_and_taken_again(world: World) -> None:
     await world.create()
 
 
-@pytest.mark.parametrize("superseded", [refuted, refuted_and_taken_again], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("superseded", [World.refute, refuted_and_taken_again], ids=["free", "taken again"])
 @pytest.mark.parametrize("ended_by", ["its answer is lost", "its caller", "its client"])
 async def test_a_superseded_sender_records_its_unknown_outcome(
     world: World, superseded: Callable[[World], Awaitable[None]], ended_by: str
@@ -876,7 +854,9 @@ async def refuted_and_refused_since(world: World) -> None:
     await world.fails(Refused)
 
 
-@pytest.mark.parametrize("superseded", [refuted, refuted_and_refused_since], ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "superseded", [World.refute, refuted_and_refused_since], ids=lambda way: way.__name__
+)
 async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
     world: World, superseded: Callable[[World], Awaitable[None]]
 ):
@@ -1026,7 +1006,7 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
 async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(world: World, at: type):
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
-        world.meanwhile(transitions.GoInDoubt, partial(refuted, world))
+        world.meanwhile(transitions.GoInDoubt, world.refute)
         world.journal.fail_on = at
         failed = await banks.failure(client.create_order(new_order(), key="k"), JournalFailed)
         world.journal.fail_on = None

@@ -1,6 +1,5 @@
 """Deadlines: they only shorten a call, which then ends as never sent or as unknown, whichever is true."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -32,7 +31,7 @@ from transfer_async._http.transport import ExchangeResult
 from transfer_async._support.clock import NEVER, is_over, on_clock, seconds_left, within
 from transfer_async.journal import transitions
 from transfer_async.journal.transitions import Claim
-from transfer_async.sandbox import CloseAfterProcessing, StallAfterProcessing, Status
+from transfer_async.sandbox import CloseAfterProcessing, Status
 
 BUSY = Status(429, headers={"Retry-After": "2"})
 FIVE = NOON + timedelta(seconds=5)
@@ -112,20 +111,33 @@ async def test_a_call_after_its_limit_holds_nothing_and_frees_the_key(world: Wor
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_a_claim_that_outlasts_the_deadline_is_released_before_the_hold(world: World):
-    world.journal.after[Claim] = world.passing(5.0)
+@pytest.mark.parametrize(("at", "log"), [(Claim, []), (transitions.MarkSending, ["place", "release"])])
+async def test_an_order_is_not_sent_if_a_transition_outlasts_the_deadline(
+    world: World, at: type, log: list[str]
+):
+    world.journal.after[at] = world.passing(5.0)
     assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
-    assert world.bank.log == []
+    assert world.bank.log == log
 
 
 @both_limits
-async def test_no_hook_starts_past_the_deadline(world: World, limit: str):
+@pytest.mark.parametrize(
+    ("slow", "log"),
+    [("check", ["check", "undo check"]), ("hold", ["check", "place", "release", "undo check"])],
+    ids=["check", "hold"],
+)
+async def test_a_hook_that_passes_at_the_limit_is_undone_and_nothing_follows_it(
+    world: World, limit: str, slow: str, log: list[str]
+):
     check = world.bank.step("check")
-    check.act = world.passing(5.0)
+    if slow == "check":
+        check.act = world.passing(5.0)
+    else:
+        world.bank.on_place = world.passing(5.0)
     expired = await world.fails(Expired, **{"hooks": [check, world.bank.hold], limit: FIVE})
 
     assert_never_sent(world, expired, limit=limit)
-    assert world.bank.log == ["check", "undo check"]
+    assert world.bank.log == log
 
 
 # --- traces of a borrowed session ---------------------------------------------------------------
@@ -274,21 +286,9 @@ async def test_a_deadline_does_not_lengthen_a_hooks_own_limit(world: World, loop
     assert_never_sent(world, await call)
 
 
-@both_limits
-async def test_a_hook_that_passes_at_the_deadline_is_undone_and_nothing_is_sent(world: World, limit: str):
-    world.bank.on_place = world.passing(5.0)
-    assert_never_sent(world, await world.fails(Expired, **{limit: FIVE}), limit=limit)
-    assert world.bank.log == ["place", "release"]
-
-
 async def test_nothing_is_held_if_the_token_outlasts_the_deadline(world: World, loop_time: LoopTime):
-    gate = Gate()
-
-    async def token() -> str:
-        await gate()
-        return "never"
-
-    call = await gate.catches(world.fails(Expired, deadline=FIVE, token=token))
+    token = Gate()
+    call = await token.catches(world.fails(Expired, deadline=FIVE, token=token))
     world.time.pass_(5.0)
     await loop_time.pass_(5.0)
     expired = await call
@@ -298,39 +298,32 @@ async def test_nothing_is_held_if_the_token_outlasts_the_deadline(world: World, 
     assert world.bank.log == []
 
 
-async def test_an_order_is_not_sent_if_writing_the_mark_outlasts_the_deadline(world: World):
-    world.journal.after[transitions.MarkSending] = world.passing(5.0)
-    assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
-
-
 # --- on the way ---------------------------------------------------------------------------------
 
 
-class Transport:
-    """A wrapper of the client's transport that delays requests and records the time left."""
+def delay_orders(
+    world: World, client: TransferClient, seconds: float = 0.0, found: ExchangeResult | None = None
+) -> list[float]:
+    """Delay the exchange of each order, and end it with ``found``. Return a list of their time limits."""
+    transport: Any = client._context.transport
+    post_order, limits = transport.post_order, []
 
-    def __init__(self, world: World, client: TransferClient, *, takes: float = 0.0) -> None:
-        self.left: list[float] = []
-        self._world, self._takes = world, takes
-        self._post_order = client._context.transport.post_order
-        self.found: ExchangeResult | None = None
+    async def delayed(*args: Any, left: float, **options: Any) -> ExchangeResult:
+        limits.append(left)
+        world.time.pass_(seconds)
+        return found or await post_order(*args, left=left, **options)
 
-    async def post_order(self, *args: Any, left: float, **options: Any) -> ExchangeResult:
-        self.left.append(left)
-        self._world.time.pass_(self._takes)
-        return self.found or await self._post_order(*args, left=left, **options)
+    transport.post_order = delayed
+    return limits
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(5.0, 5.0), (60.0, 30.0)])
-async def test_an_exchange_gets_the_time_left_of_the_shorter_limit(
-    world: World, monkeypatch: pytest.MonkeyPatch, seconds: float, left: float
-):
+async def test_an_exchange_gets_the_time_left_of_the_shorter_limit(world: World, seconds: float, left: float):
     async with world.client() as client:
-        transport = Transport(world, client)
-        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
+        limits = delay_orders(world, client)
         await client.create_order(new_order(), deadline=NOON + timedelta(seconds=seconds))
 
-    assert transport.left == [left]
+    assert limits == [left]
 
 
 @both_limits
@@ -353,29 +346,17 @@ async def test_an_attempt_that_ran_out_of_time_is_recorded_as_not_sent(world: Wo
     assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
 
 
-async def test_a_connection_that_outlasts_the_deadline_raises_expired(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    async with world.client() as client:
-        transport = Transport(world, client, takes=5.0)
-        transport.found = ExchangeResult(sent=False, error=TimeoutError())
-        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
-        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE), Expired)
-
-    assert_never_sent(world, expired)
-    assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
-
-
-async def test_a_connection_that_fails_before_the_deadline_raises_connection_failed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds", "kind"), [(5.0, Expired), (1.0, ConnectionFailed)])
+async def test_a_connection_that_fails_raises_expired_only_after_the_deadline(
+    world: World, seconds: float, kind: type[TransferError]
 ):
     async with world.client(retry=RetryPolicy(first_delay=10.0, max_delay=10.0)) as client:
-        transport = Transport(world, client, takes=1.0)
-        transport.found = ExchangeResult(sent=False, error=ConnectionRefusedError())
-        monkeypatch.setattr(client._context.transport, "post_order", transport.post_order)
-        await failure(client.create_order(new_order(), key="k", deadline=FIVE), ConnectionFailed)
+        limits = delay_orders(world, client, seconds, ExchangeResult(sent=False, error=TimeoutError()))
+        error = await failure(client.create_order(new_order(), key="k", deadline=FIVE), kind)
 
-    assert len(transport.left) == 1
+    assert_never_sent(world, error)
+    assert [attempt.outcome for attempt in error.attempts] == [Outcome.NOT_SENT]
+    assert len(limits) == 1
 
 
 @both_limits
@@ -409,8 +390,8 @@ async def test_a_new_token_is_not_awaited_beyond_the_deadline(world: World, loop
     call = await gate.catches(world.fails(Unauthorized, deadline=FIVE, token=token))
     world.time.pass_(5.0)
     await loop_time.pass_(5.0)
-
     refused = await call
+
     assert (refused.outcome, refused.order_may_exist) == (Outcome.REFUSED, False)
     assert len(world.sandbox.requests) == 1
     assert not world.bank.open
@@ -422,14 +403,11 @@ async def test_a_new_token_is_not_awaited_beyond_the_deadline(world: World, loop
 async def test_an_order_cut_off_after_its_body_is_unknown_and_keeps_its_hold(
     world: World, loop_time: LoopTime
 ):
-    world.sandbox.faults.add(StallAfterProcessing())
-    call = asyncio.ensure_future(world.fails(OutcomeUnknown, deadline=FIVE))
-    await world.sandbox.received(1)
+    call = await world.stalled(world.fails(OutcomeUnknown, deadline=FIVE))
     world.time.pass_(5.0)
     await loop_time.pass_(5.0)
 
-    doubt = await call
-    assert doubt.order_may_exist
+    assert (await call).order_may_exist
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert len(world.bank.open) == 1
     assert world.bank.log == ["place"]
@@ -443,11 +421,9 @@ async def test_resolve_is_not_called_past_the_deadline(world: World):
 
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.before[transitions.GoInDoubt] = world.passing(5.0)
-    await world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve)
-    assert asked == []
-
-    await world.fails(OutcomeUnknown, deadline=NOON, resolve=resolve)
-    assert asked == []
+    for deadline in (FIVE, NOON):
+        await world.fails(OutcomeUnknown, deadline=deadline, resolve=resolve)
+        assert asked == []
 
     assert (await world.recover(resolve=resolve)).in_doubt == 1
     assert asked == ["k"]

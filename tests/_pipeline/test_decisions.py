@@ -51,6 +51,13 @@ def operators(world: World, **settings: Any) -> Operators:
     return Operators(world.journal, world.scope, **options)
 
 
+@pytest.fixture
+async def desk(world: World) -> Operators:
+    """Yield operators on a journal that contains one key in doubt."""
+    await world.in_doubt()
+    return operators(world)
+
+
 async def moves(world: World, key: str = "k") -> list[tuple[str, str | None]]:
     return [(step.move, step.by) for step in await world.journal.history(world.scope, key)]
 
@@ -240,9 +247,7 @@ async def test_a_corrupt_demand_counts_as_a_demand(world: World):
         await operators(world).resolve("k", order_id="tx-1", **ADA)
 
 
-async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(world: World):
-    await world.in_doubt()
-    desk = operators(world)
+async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(world: World, desk: Operators):
     proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
     world.meanwhile(Resolve, lambda: desk.resolve("k", order_id="tx-2", by="cleo", reason="support said so"))
     with pytest.raises(KeyChanged, match=r"it is now created \(tx-2\)") as caught:
@@ -253,9 +258,7 @@ async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(wo
         assert (str(error), error.state, error.version) == (str(caught.value), KeyState.CREATED, version)
 
 
-async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
-    await world.in_doubt()
-    desk = operators(world)
+async def test_rejecting_a_proposal_leaves_the_key_unchanged(desk: Operators):
     proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
     record = await desk.withdraw("k", proposal=proposal.id, **BEN)
     for again in (desk.approve, desk.withdraw):
@@ -303,10 +306,8 @@ def test_a_four_eyes_value_that_is_not_a_bool_is_refused_by_name():
 # --- as it was seen -----------------------------------------------------------------------------
 
 
-async def test_a_decision_on_an_outdated_view_is_refused(world: World):
-    await world.in_doubt()
+async def test_a_decision_on_an_outdated_view_is_refused(world: World, desk: Operators):
     world.time.pass_(300.0)
-    desk = operators(world)
     seen = (await desk.view("k")).version
     await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **BEN)
     for stale in (
@@ -331,9 +332,7 @@ async def test_the_journals_same_person_rejection_raises_approver_is_proposer(wo
 # --- amend --------------------------------------------------------------------------------------
 
 
-async def test_correcting_a_wrong_id_records_who_and_why(world: World):
-    await world.in_doubt()
-    desk = operators(world)
+async def test_correcting_a_wrong_id_records_who_and_why(world: World, desk: Operators):
     await desk.resolve("k", order_id="tx-wrong", **ADA)
     record = await desk.amend("k", order_id="tx-right", **BEN)
     step = (await desk.history("k"))[-1]
@@ -354,10 +353,8 @@ async def test_an_id_cannot_be_amended_to_itself_or_to_another_keys_id(world: Wo
             await desk.amend("a", order_id=order_id, **ADA)
 
 
-async def test_an_order_taken_back_is_in_doubt_and_its_hold_can_be_released(world: World):
-    await world.in_doubt()
+async def test_an_order_taken_back_is_in_doubt_and_its_hold_can_be_released(world: World, desk: Operators):
     world.time.pass_(300.0)
-    desk = operators(world)
     await desk.resolve("k", order_id="tx-wrong", **ADA)
     record = await desk.amend("k", order_id=None, **BEN)
     told = world.events_of(OrderInDoubt)[-1]
@@ -411,10 +408,8 @@ async def test_no_parties_are_shown_if_none_are_recorded(world: World):
             await operators(world).look(key, **ADA)
 
 
-async def test_parties_removed_before_the_view_is_recorded_are_not_shown(world: World):
-    await world.in_doubt()
+async def test_parties_removed_before_the_view_is_recorded_are_not_shown(world: World, desk: Operators):
     world.time.pass_(300.0)
-    desk = operators(world)
 
     async def others() -> None:
         await desk.refute("k", **BEN)
@@ -436,10 +431,8 @@ async def test_waiting_keys_are_listed_oldest_first_and_pages_by_key(world: Worl
     assert [[view.key for view in page] for page in pages] == [["1", "b"], ["c"]]
 
 
-async def test_a_leased_doubt_is_listed_as_waiting_too(world: World):
-    await world.in_doubt()
+async def test_a_leased_doubt_is_listed_as_waiting_too(world: World, desk: Operators):
     await world.move(AcquireLease(lease=60.0))
-    desk = operators(world)
 
     assert (await desk.page(), [view.key for view in await desk.waiting()]) == ((), ["k"])
 

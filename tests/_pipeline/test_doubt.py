@@ -20,7 +20,6 @@ from transfer_async import (
     JournalFailed,
     KeyState,
     Order,
-    OrderInDoubt,
     Outcome,
     OutcomeUnknown,
     Refuted,
@@ -67,18 +66,6 @@ def too_late(world: World) -> BackOffice:
 def the_order(world: World) -> Order:
     (order,) = world.sandbox.orders.values()
     return Order.from_json(order.to_json())
-
-
-async def test_without_resolve_a_doubt_and_its_hold_stay(world: World):
-    doubt = await world.fails(OutcomeUnknown)
-
-    assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
-    assert doubt.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [(event.error, event.status) for event in world.events_of(OrderInDoubt)] == [
-        ("OutcomeUnknown", None)
-    ]
-    assert world.bank.open
 
 
 async def test_resolve_gets_the_intent_and_an_error_with_all_details(world: World):

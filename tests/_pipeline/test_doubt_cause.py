@@ -7,10 +7,13 @@ from transfer_async import (
     AttemptFailed,
     Cause,
     CauseKind,
+    KeyState,
     Operators,
+    OrderInDoubt,
     Outcome,
     OutcomeUnknown,
     PersonName,
+    RecoveryReport,
     RetryPolicy,
 )
 from transfer_async.journal import Create, Expire, GoInDoubt
@@ -88,16 +91,22 @@ async def test_the_cause_has_the_order_id_of_the_answer_and_no_personal_data(wor
     assert not any(word in told for word in ("Okri", "ben.okri", "ada.eze", "H1", "155025", "a lot"))
 
 
-async def test_a_crash_after_the_mark_has_the_same_cause_for_every_finder(world: World):
+async def test_a_crash_after_the_mark_is_the_same_doubt_for_every_finder(world: World):
     await world.abandoned(Create)
-    await world.recover()
+    report = await world.recover()
     found = await cause(world)
     await world.abandoned(Create, key="claimed again")
     await world.fails(OutcomeUnknown, key="claimed again")
+    entries = [await world.entry(key) for key in ("k", "claimed again")]
     steps = await world.journal.history(world.scope, "claimed again")
 
+    assert report == RecoveryReport(in_doubt=1)
     assert found == Cause(kind=K.ABANDONED)
-    assert (await world.entry("claimed again")).cause == found
+    assert [(entry.state, entry.cause) for entry in entries] == [(KeyState.IN_DOUBT, found)] * 2
+    assert [(event.error, event.attempt_id) for event in world.events_of(OrderInDoubt)] == [
+        ("Abandoned", entry.attempt) for entry in entries
+    ]
+    assert len(world.sandbox.orders) == len(world.bank.open) == 2
     assert (steps[-1].move, steps[-1].reason) == ("claim", found.told)
     assert (
         found.told

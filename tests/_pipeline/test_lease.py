@@ -1,11 +1,13 @@
 import asyncio
 import logging
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from tests.support.bank import Gate, World, new_order, turns
+from tests.support.bank import Gate, World, failure, new_order, turns
 from tests.support.loop_time import LoopTime
-from transfer_async import JournalFailed, KeyBusy, KeyState, Timeouts, TransferError
+from transfer_async import JournalFailed, KeyBusy, KeyState, TransferError
 from transfer_async._pipeline.create_order import LeaseKeeper
 from transfer_async.journal import transitions
 
@@ -36,10 +38,13 @@ async def test_a_quick_block_is_never_renewed():
     assert renewals.made == 0
 
 
-async def test_a_long_block_is_renewed_repeatedly_until_it_ends():
+@pytest.mark.parametrize("error", [None, LookupError()], ids=["ends", "fails"])
+async def test_a_long_block_is_renewed_repeatedly_until_it_ends(error: Exception | None):
     renewals = Renewals()
-    with LeaseKeeper(renewals, every=0.0):
+    with suppress(LookupError), LeaseKeeper(renewals, every=0.0):
         await renewals.done.wait()
+        if error is not None:
+            raise error
     made = renewals.made
     await turns(5)
 
@@ -56,25 +61,13 @@ async def test_renewing_continues_after_a_temporary_journal_failure():
 
 
 async def test_a_lost_lease_ends_the_renewing_but_not_the_block(caplog: pytest.LogCaptureFixture):
-    error = KeyBusy()
-    renewals = Renewals(error=error)
+    renewals = Renewals(error=KeyBusy())
     with caplog.at_level(logging.WARNING, "transfer_async"), LeaseKeeper(renewals, every=0.0):
         await renewals.done.wait()
         await turns(5)
 
     assert renewals.made == 3
-    assert f"({type(error).__name__})" in caplog.text
-
-
-async def test_a_block_that_fails_is_no_longer_renewed():
-    renewals = Renewals()
-    with pytest.raises(LookupError), LeaseKeeper(renewals, every=0.0):
-        await renewals.done.wait()
-        raise LookupError
-    made = renewals.made
-    await turns(5)
-
-    assert renewals.made == made
+    assert "(KeyBusy)" in caplog.text
 
 
 async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_time: LoopTime):
@@ -85,13 +78,12 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_ti
         await loop_time.pass_(30.0)
         world.time.pass_(31.0)  # the lease of the claim is over, but not the renewed one
         world.bank.on_placed = None
-        (second,) = await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
+        await failure(client.create_order(new_order(), key="k"), KeyBusy)
         gate.open()
         await call
 
-    assert isinstance(second, KeyBusy)
-    assert (await world.entry()).state is KeyState.CREATED
-    assert (await world.entry()).epoch == 1
+    entry = await world.entry()
+    assert (entry.state, entry.epoch) == (KeyState.CREATED, 1)
 
 
 async def test_a_renewal_in_flight_does_not_lose_a_later_receipt(world: World):
@@ -107,45 +99,19 @@ async def test_a_renewal_in_flight_does_not_lose_a_later_receipt(world: World):
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
 
 
-async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop_time: LoopTime):
-    renewed = asyncio.Event()
-
-    async def kept(_: object) -> None:
-        renewed.set()
-
-    async def token() -> str:
-        await loop_time.pass_(30.0)  # half of the lease has passed
-        await renewed.wait()
-        return world.sandbox.token
-
-    world.journal.after[transitions.RenewLease] = kept
-    order = await world.create(token=token, timeouts=Timeouts(hook=600.0))
-
-    assert [*world.sandbox.orders] == [order.id]
-
-
-class NoReceipt:
-    """A hook that can be undone, but returns no receipt."""
-
-    name = "no-receipt"
-
-    def __init__(self, act=None):
-        self.act = act
-
-    async def before(self, intent):
-        if self.act is not None:
-            await self.act()
-
-    async def undo(self, intent, receipt):
-        pass
-
-
 async def test_a_worker_that_lost_its_claim_in_a_hook_without_a_receipt_places_no_hold(world: World):
-    async def sleep_while_another_call_runs():
-        world.time.pass_(61)
-        await world.create(hooks=[NoReceipt(), world.bank.hold])
+    check: Any = world.bank.step("check")
+    hooks = [check, world.bank.hold]
 
-    hooks = [NoReceipt(sleep_while_another_call_runs), world.bank.hold]
+    async def pass_(_: object) -> None:
+        """Return no receipt."""
+
+    async def sleep_while_another_call_runs(_: object) -> None:
+        check.before = pass_
+        world.time.pass_(61)
+        await world.create(hooks=hooks)
+
+    check.before = sleep_while_another_call_runs
     error = await world.fails(TransferError, hooks=hooks)
 
     assert error.order_may_exist

@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.bank import Gate, World, failure, owed_hooks
+from tests.support.bank import Gate, World, failure
 from transfer_async import (
     NO_ORDER,
     JournalFailed,
     KeyState,
     Order,
-    OrderInDoubt,
-    OrderIntent,
     RecoveryReport,
 )
 from transfer_async.journal import transitions
@@ -77,42 +75,20 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
     assert world.bank.log == []
 
 
-async def test_undos_of_hooks_that_this_client_lacks_stay_pending(world: World):
-    await world.abandoned(transitions.MarkSending)
-    without = await world.recover(hooks=())
-    owed = owed_hooks(await world.entry())
-    with_it = await world.recover()
-
-    assert without == RecoveryReport(taken_over=1, undos_pending=1)
-    assert owed == ["funds_hold"]
-    assert with_it == RecoveryReport(released=1)
-    assert not world.bank.open
-
-
 async def test_a_claim_that_was_resumed_after_a_takeover_is_not_undone(world: World):
     await world.abandoned(transitions.MarkSending)
 
-    async def redelivery(_: object) -> None:
-        world.journal.before.clear()
+    async def redelivery() -> None:
         world.time.pass_(60.0)
         await world.create()
 
-    world.journal.before[transitions.Release] = redelivery
+    world.meanwhile(transitions.Release, redelivery)
 
     assert await world.recover() == RecoveryReport()
     assert world.bank.released == []
 
 
 # --- requests on the way, and doubts ------------------------------------------------------------
-
-
-async def test_an_abandoned_request_only_becomes_a_doubt(world: World):
-    await world.abandoned(transitions.Create)
-
-    assert await world.recover() == RecoveryReport(in_doubt=1)
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert [event.error for event in world.events_of(OrderInDoubt)] == ["Abandoned"]
-    assert world.bank.open
 
 
 async def test_an_abandoned_request_is_resolved_at_once_if_resolve_knows_it(world: World):
@@ -136,26 +112,20 @@ async def test_a_doubt_is_left_unchanged_without_resolve(world: World):
 
 async def test_a_doubt_taken_by_another_worker_first_is_left_to_it(world: World):
     await world.in_doubt()
-    asked: list[object] = []
-
-    async def attend(_: object) -> None:
-        world.journal.before.clear()
-        await world.move(transitions.AcquireLease(lease=60.0))
-
-    async def resolve(*about: object) -> None:
-        asked.append(about)
-
-    world.journal.before[transitions.AcquireLease] = attend
+    resolve = Gate()
+    world.meanwhile(transitions.AcquireLease, lambda: attended(world))
 
     assert await world.recover(resolve=resolve) == RecoveryReport(in_doubt=1)
-    assert asked == []
+    assert not resolve.reached.is_set()
 
 
-async def test_a_doubt_is_refuted_after_settle_after_and_its_hooks_are_undone(world: World):
+async def test_a_doubt_is_refuted_only_after_settle_after_and_its_hooks_are_undone(world: World):
     await world.in_doubt()
+    first = await world.recover(resolve=sure)
     world.time.pass_(300.0)
+    second = await world.recover(resolve=sure)
 
-    assert await world.recover(resolve=sure) == RecoveryReport(refuted=1, released=1)
+    assert (first, second) == (RecoveryReport(in_doubt=1), RecoveryReport(refuted=1, released=1))
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
 
@@ -164,57 +134,15 @@ async def sure(*_: object) -> Any:
     return NO_ORDER
 
 
-async def test_a_doubt_too_young_to_refute_stays_and_can_be_queried_again_at_once(world: World):
-    await world.in_doubt()
-    first = await world.recover(resolve=sure)
-    world.time.pass_(300.0)
-    second = await world.recover(resolve=sure)
-
-    assert first == RecoveryReport(in_doubt=1)
-    assert second == RecoveryReport(refuted=1, released=1)
-
-
-async def test_an_undo_that_fails_after_a_refutation_is_reported_as_pending(world: World):
-    await world.in_doubt()
-    world.time.pass_(300.0)
-    world.bank.release_error = RuntimeError()
-
-    assert await world.recover(resolve=sure) == RecoveryReport(refuted=1, undos_pending=1)
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
-
-
-async def test_resolve_is_not_called_twice_at_once_for_a_doubt(world: World):
-    await world.in_doubt()
-    gate, asked = Gate(), []
-
-    async def slowly(*_: object) -> None:
-        asked.append(1)
-        await gate()
-
-    async with world.client(resolve=slowly) as client:
-        first = await gate.catches(client.recover())
-        second = await client.recover()
-        gate.open()
-        await first
-
-    assert asked == [1]
-    assert second == RecoveryReport(in_doubt=1)
-
-
 # --- what is owed -------------------------------------------------------------------------------
 
 
-async def test_pending_undos_are_run(world: World):
+@pytest.mark.parametrize("error", [RuntimeError(), asyncio.CancelledError()])
+async def test_an_undo_that_fails_again_stays_pending_and_is_tried_once_per_run(
+    world: World, error: BaseException
+):
     await world.owing()
-
-    assert await world.recover() == RecoveryReport(released=1)
-    assert (await world.entry()).pending_undos == ()
-    assert not world.bank.open
-
-
-async def test_an_undo_that_fails_again_stays_pending_and_is_tried_once_per_run(world: World):
-    await world.owing()
-    world.bank.release_error = RuntimeError()
+    world.bank.release_error = error
 
     assert await world.recover() == RecoveryReport(undos_pending=1)
     assert world.bank.log == ["place", "release", "release"]
@@ -232,15 +160,13 @@ async def test_a_corrupt_record_with_pending_undos_is_counted_once_and_left_alon
 
 async def test_an_undo_that_another_worker_is_running_is_left_to_it(world: World):
     await world.owing()
-    gate = Gate()
-    world.bank.on_release = gate
+    gate = world.bank.on_release = Gate()
     async with world.client() as client:
         first = await gate.catches(client.recover())
         second = await client.recover()
         gate.open()
-        report = await first
 
-    assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
+        assert (second, await first) == (RecoveryReport(), RecoveryReport(released=1))
 
 
 async def in_doubt_with_an_earlier_undo(world: World) -> None:
@@ -265,16 +191,11 @@ async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: 
 async def test_a_failing_undo_of_a_key_in_doubt_is_tried_once_per_run(world: World):
     """Recovery releases the lease after the undo, so the journal lists the key a second time."""
     await in_doubt_with_an_earlier_undo(world)
-    tries: list[str] = []
-
-    async def fails(about: OrderIntent) -> None:
-        tries.append(about.key)
-        raise RuntimeError
-
-    world.bank.on_release = fails
+    world.bank.release_error = RuntimeError()
+    world.bank.log.clear()
 
     assert await world.recover() == RecoveryReport(in_doubt=1, undos_pending=1)
-    assert tries == ["k"]
+    assert world.bank.log == ["release"]
 
 
 async def seen(*_: object) -> str:
@@ -361,7 +282,6 @@ async def test_more_keys_than_a_batch_are_all_processed(world: World, monkeypatc
     monkeypatch.setattr("transfer_async._pipeline.recovery.BATCH", 3)
     for number in range(8):
         await world.in_doubt(f"doubt-{number}")
-    for number in range(8):
         await world.owing(f"owing-{number}")
 
     assert await world.recover() == RecoveryReport(in_doubt=8, released=8)
@@ -384,8 +304,7 @@ async def test_a_journal_that_cannot_be_read_raises_journal_failed(
 async def test_a_journal_that_cannot_be_written_raises_and_nothing_is_undone(world: World, move: type):
     await world.abandoned(transitions.MarkSending)
     world.journal.fail_on = move
-    with pytest.raises(JournalFailed):
-        await world.recover()
+    await failure(world.recover(), JournalFailed)
 
     assert world.bank.open
 
@@ -393,39 +312,21 @@ async def test_a_journal_that_cannot_be_written_raises_and_nothing_is_undone(wor
 # --- cancelling it ------------------------------------------------------------------------------
 
 
+async def cut(recovery: asyncio.Future[RecoveryReport]) -> None:
+    recovery.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await recovery
+
+
 async def test_a_recovery_cancelled_in_an_undo_ends_and_the_undo_stays_pending(world: World):
     await world.owing()
-    gate = Gate()
-    world.bank.on_release = gate
+    gate = world.bank.on_release = Gate()
     async with world.client() as client:
-        recovery = await gate.catches(client.recover())
-        recovery.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await recovery
+        await cut(await gate.catches(client.recover()))
         gate.open()
         world.time.pass_(60.0)
-        report = await client.recover()
 
-    assert report == RecoveryReport(released=1)
-
-
-async def test_a_recovery_cancelled_in_resolve_ends_and_the_doubt_stays(world: World):
-    await world.in_doubt()
-    gate = Gate()
-    async with world.client(resolve=gate) as client:
-        recovery = await gate.catches(client.recover())
-        recovery.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await recovery
-
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
-async def test_an_undo_that_cancels_itself_does_not_end_the_recovery(world: World):
-    await world.owing()
-    world.bank.release_error = asyncio.CancelledError()
-
-    assert await world.recover() == RecoveryReport(undos_pending=1)
+        assert await client.recover() == RecoveryReport(released=1)
 
 
 @pytest.mark.parametrize(
@@ -443,13 +344,8 @@ async def test_the_next_recovery_finishes_the_work_of_one_that_died(world: World
     await world.crash(transitions.MarkSending, key="claimed")
     await world.crash(transitions.Create, key="sending")
     world.time.pass_(400.0)
-
-    gate = Gate()
-    world.journal.after[at] = gate
-    run = await gate.catches(world.recover(resolve=sure, abandoned_settle_after=300.0))
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    gate = world.journal.after[at] = Gate()
+    await cut(await gate.catches(world.recover(resolve=sure, abandoned_settle_after=300.0)))
     world.journal.after.clear()
     world.time.pass_(400.0)
     await world.recover(resolve=sure, abandoned_settle_after=300.0)
@@ -460,48 +356,37 @@ async def test_the_next_recovery_finishes_the_work_of_one_that_died(world: World
         assert (entry.state, entry.pending_undos) == (KeyState.FREE, ())
 
 
-async def test_a_key_that_cannot_be_written_does_not_block_the_others(world: World):
-    for key in ("k1", "k2"):
-        await world.crash(transitions.MarkSending, key=key)
+async def states_after_failures(
+    world: World, count: int, *, failing: Callable[[int], bool]
+) -> list[KeyState]:
+    """Recover abandoned claims while some take-overs fail. Return the states of the keys."""
+    for number in range(count):
+        await world.crash(transitions.MarkSending, key=f"k{number}")
     world.time.pass_(60.0)
-    world.journal.fail_at = len(world.journal.moves) + 1
-    async with world.client() as client:
-        with pytest.raises(JournalFailed):
-            await client.recover()
 
-    assert {key: (await world.entry(key)).state for key in ("k1", "k2")} == {
-        "k1": KeyState.CLAIMED,
-        "k2": KeyState.FREE,
-    }
+    async def fail(_: object) -> None:
+        if failing(world.journal.kinds.count("TakeOver")):
+            raise OSError
+
+    world.journal.before[transitions.TakeOver] = fail
+    await failure(world.recover(), JournalFailed)
+    return [(await world.entry(f"k{number}")).state for number in range(count)]
+
+
+async def test_a_key_that_cannot_be_written_does_not_block_the_others(world: World):
+    states = await states_after_failures(world, 2, failing=lambda number: number == 1)
+
+    assert states == [KeyState.CLAIMED, KeyState.FREE]
 
 
 async def test_failures_of_single_keys_do_not_end_a_run(world: World):
     """Only consecutive failures indicate that the journal is down."""
-    for number in range(8):
-        await world.crash(transitions.MarkSending, key=f"k{number}")
-    world.time.pass_(60.0)
-
-    async def every_second_fails(_: object) -> None:
-        if world.journal.kinds.count("TakeOver") % 2:
-            raise OSError
-
-    world.journal.before[transitions.TakeOver] = every_second_fails
-    async with world.client() as client:
-        with pytest.raises(JournalFailed):
-            await client.recover()
-    states = [(await world.entry(f"k{number}")).state for number in range(8)]
+    states = await states_after_failures(world, 8, failing=lambda number: number % 2 == 1)
 
     assert states == [KeyState.CLAIMED, KeyState.FREE] * 4
 
 
 async def test_a_journal_that_fails_repeatedly_is_not_tried_for_every_key(world: World):
-    for number in range(5):
-        await world.crash(transitions.MarkSending, key=f"k{number}")
-    world.time.pass_(60.0)
-    world.journal.fail_on = transitions.TakeOver
-    before = len(world.journal.moves)
-    async with world.client() as client:
-        with pytest.raises(JournalFailed):
-            await client.recover()
+    await states_after_failures(world, 5, failing=lambda _: True)
 
-    assert len(world.journal.moves) - before == 3
+    assert world.journal.kinds.count("TakeOver") == 3

@@ -14,10 +14,7 @@ from tests.support.journalling import acquire_lease, claim, doubt, intent
 from tests.support.loop_time import LoopTime
 from transfer_async import (
     NO_ORDER,
-    FundsHold,
     KeyState,
-    MemoryJournal,
-    Outcome,
     OutcomeUnknown,
     RecoveryReport,
     SQLiteJournal,
@@ -25,21 +22,22 @@ from transfer_async import (
 )
 from transfer_async._models.requests import OrderIntent
 from transfer_async._pipeline import recovery
-from transfer_async.journal import Journal, transitions
-from transfer_async.journal.model import Ending, PendingUndo
+from transfer_async.journal import transitions
 
 Resolve = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Any]]
 
 
 async def in_doubt(world: World, count: int, *, prefix: str = "doubt") -> list[str]:
     """Put ``count`` keys in doubt, with their holds placed."""
-    keys = [f"{prefix}-{number:04}" for number in range(count)]
-    for number, key in enumerate(keys, 1):
+
+    async def record(number: int, key: str) -> None:
         wish = intent(number, id=f"intent-{key}", key=key)
-        await world.move(claim(intent=wish, hooks=("funds_hold",)), key)
-        await world.move(marked(wish), key)
-        await world.move(doubt(), key)
+        for move in (claim(intent=wish, hooks=("funds_hold",)), marked(wish), doubt()):
+            await world.move(move, key)
         world.bank.open[wish.id] = "hold"
+
+    keys = [f"{prefix}-{number:04}" for number in range(count)]
+    await asyncio.gather(*(record(number, key) for number, key in enumerate(keys, 1)))
     return keys
 
 
@@ -119,23 +117,18 @@ async def test_a_pending_undo_does_not_wait_for_any_look_up(world: World):
 async def test_pending_undos_run_before_other_keys_are_read(world: World, monkeypatch: pytest.MonkeyPatch):
     await in_doubt(world, 3, prefix="a")
     await world.owing("z")
-    pages: list[Any] = []
-    released_after: list[int] = []
-    journal = world.journal.journal
+    read_before: list[int] = []
+    work = world.journal.work
 
-    async def work(scope: str, *, limit: int, after: str = "") -> Any:
-        pages.append(after)
-        return await MemoryJournal.work(journal, scope, limit=limit, after=after)
+    async def noted(*args: Any, **named: Any) -> Any:
+        read_before.append(len(world.bank.released))
+        return await work(*args, **named)
 
-    async def released(_: OrderIntent) -> None:
-        released_after.append(len(pages))
+    monkeypatch.setattr(world.journal, "work", noted)
 
-    monkeypatch.setattr(journal, "work", work)
-    world.bank.on_release = released
-    report = await world.recover()
-
-    assert released_after == [0]
-    assert report == RecoveryReport(in_doubt=3, released=1)
+    assert await world.recover() == RecoveryReport(in_doubt=3, released=1)
+    assert read_before
+    assert set(read_before) == {1}
 
 
 async def test_a_hanging_undo_does_not_keep_doubts_from_being_asked_about(world: World):
@@ -184,16 +177,15 @@ async def failing() -> None:
 async def test_a_resolve_may_fetch_while_the_client_closes(world: World):
     await in_doubt(world, 1)
     gate = Gate()
-    clients: list[TransferClient] = []
     looked_up: list[Any] = []
 
     async def look_up(*_: object) -> None:
         await gate()
-        looked_up.append(await clients[0].who_am_i())
+        looked_up.append(await client.who_am_i())
 
-    clients.append(world.made(resolve=look_up))
-    run = await gate.catches(clients[0].recover())
-    closing = asyncio.create_task(clients[0].close())
+    client = world.made(resolve=look_up)
+    run = await gate.catches(client.recover())
+    closing = asyncio.create_task(client.close())
     await turns(5)
     gate.open()
     await closing
@@ -209,10 +201,8 @@ async def test_recoveries_beside_each_other_end_each_doubt_once(world: World):
     await in_doubt(world, 40)
     world.time.pass_(330.0)
     asked = Asked(no_order)
-    async with (
-        world.client(resolve=asked, abandoned_settle_after=300.0) as one,
-        world.client(resolve=asked, abandoned_settle_after=300.0) as other,
-    ):
+    settings: dict[str, Any] = {"resolve": asked, "abandoned_settle_after": 300.0}
+    async with world.client(**settings) as one, world.client(**settings) as other:
         reports = await asyncio.gather(one.recover(), other.recover(), one.recover())
 
     assert sorted(asked.keys) == sorted(set(asked.keys))
@@ -340,12 +330,10 @@ async def test_the_next_run_begins_to_ask_where_the_last_one_gave_up(world: Worl
         for _ in range(2):
             await client.recover()
         gave_up = list(asked.keys)
-        asked.keys.clear()
         await client.recover()
-        rest = list(asked.keys)
 
     assert gave_up == keys[:4]
-    assert rest == keys[4:]
+    assert asked.keys == keys
 
 
 # --- less and less often ------------------------------------------------------------------------
@@ -431,57 +419,29 @@ LOOK_UP = 0.1
 @pytest.mark.trial(short=100, ci=1000, long=5000)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_many_doubts_are_asked_about_in_time(kind: str, size: int, tmp_path: Path):
+async def test_many_doubts_are_asked_about_in_time(world: World, kind: str, size: int, tmp_path: Path):
     """Eight doubts are checked at once, and a release does not wait for them.
 
     The key to release is the last one in the journal. The time limit is half of what sequential checks would
     take.
     """
-    journal = MemoryJournal() if kind == "memory" else SQLiteJournal(tmp_path / "journal.db")
-    ended: list[str] = []
-    asking = 0
-    at_once = 0
+    if kind == "sqlite":
+        world.journal.journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
+    asked = Asked(lambda _: asyncio.sleep(LOOK_UP))
+    asked_before: list[int] = []
 
-    async def release(*_: object) -> None:
-        ended.append("release")
+    async def released(_: object) -> None:
+        asked_before.append(len(asked.keys))
 
-    async def look_up(*_: object) -> None:
-        nonlocal asking, at_once
-        asking += 1
-        at_once = max(at_once, asking)
-        await asyncio.sleep(LOOK_UP)
-        asking -= 1
-        ended.append("look-up")
-
-    async def place(_: object) -> str:
-        return "hold"
-
-    hooks = [FundsHold(place, release)]
-    async with (
-        journal,
-        TransferClient("https://a.example", "t", hooks=hooks, journal=journal, resolve=look_up) as client,
-    ):
-        await asyncio.gather(*(recorded(journal, f"doubt-{number:05}") for number in range(size)))
-        await recorded(journal, "z", pending=True)
+    async with world.journal.journal:
+        await in_doubt(world, size)
+        await world.owing("z")
+        world.bank.on_release = released
         began = time.perf_counter()
-        report = await client.recover()
+        report = await world.recover(resolve=asked)
         took = time.perf_counter() - began
 
     assert report == RecoveryReport(in_doubt=size, released=1)
-    assert ended[0] == "release"
-    assert at_once == 8
+    assert asked_before == [0]
+    assert asked.most == 8
     assert took < LOOK_UP * size / 2
-
-
-async def recorded(journal: Journal, key: str, *, pending: bool = False) -> None:
-    """Record a doubt or, with ``pending``, a refused order whose hold is not released yet."""
-    wish = intent(id=f"intent-{key}", key=key)
-    moves: list[transitions.Move] = [claim(intent=wish, hooks=("funds_hold",)), marked(wish), doubt()]
-    if pending:
-        undo = PendingUndo(intent=wish, hook="funds_hold", receipt="hold")
-        refused = Ending(outcome=Outcome.REFUSED, error="Refused", status=422)
-        moves[2] = transitions.Release(
-            intent_id=wish.id, epoch=1, attempt="a", ending=refused, pending_undos=(undo,), lease=0.0
-        )
-    for move in moves:
-        await journal.move("https://a.example", key, move)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bank import Gate, World, new_order, owed_hooks, turns
+from tests.support.bank import Gate, World, failure, new_order, owed_hooks, turns
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import ClientClosed, RecoveryReport, TransferClient
 
@@ -108,15 +108,32 @@ async def test_closing_between_two_runs_does_not_wait(world: World):
     assert not client._recoveries.begun
 
 
-async def test_closing_waits_for_the_current_undo_and_starts_no_other(world: World):
-    await world.owing("a")
-    await world.owing("b")
+async def undoing(world: World, *keys: str, is_periodic: bool) -> tuple[TransferClient, Any, Gate]:
+    """Leave an undo of each key pending, and start a client that runs the first.
+
+    Return the client, the task of its recovery if that is not a periodic one, and the undo.
+    """
+    for key in keys:
+        await world.owing(key)
     undo = world.bank.on_release = Gate()
+    if not is_periodic:
+        client = world.made()
+        return client, await undo.catches(client.recover()), undo
     pauses = Pauses(world)
     client = world.made(recover_every=60)
-    await client.known("a")
+    await client.known(keys[0])
     (await pauses.next()).open()
     await undo.reached.wait()
+    return client, None, undo
+
+
+@pytest.mark.parametrize(
+    ("is_periodic", "pending"), [(True, ["funds_hold"]), (False, [])], ids=["periodic", "explicit"]
+)
+async def test_closing_waits_for_a_run_and_a_periodic_run_starts_no_other_undo(
+    world: World, is_periodic: bool, pending: list[str]
+):
+    client, recovery, undo = await undoing(world, "a", "b", is_periodic=is_periodic)
     closing = asyncio.create_task(client.close())
     await turns(10)
     waited = not closing.done()
@@ -125,84 +142,51 @@ async def test_closing_waits_for_the_current_undo_and_starts_no_other(world: Wor
 
     assert waited
     assert owed_hooks(await world.entry("a")) == []
-    assert owed_hooks(await world.entry("b")) == ["funds_hold"]
-    # Each call released its hold once, and recovery released one hold again.
-    assert world.bank.log == [*2 * ["place", "release"], "release"]
+    assert owed_hooks(await world.entry("b")) == pending
+    # Each call released its hold once, and recovery released one or both of them again.
+    assert world.bank.log == [*2 * ["place", "release"], *["release"] * (1 if is_periodic else 2)]
+    assert recovery is None or await recovery == RecoveryReport(released=2)
 
 
-async def test_an_undo_that_outlasts_the_grace_period_is_cancelled_and_stays_pending(world: World):
-    await world.owing()
-    undo = world.bank.on_release = Gate()
-    pauses = Pauses(world)
-    client = world.made(recover_every=60)
-    await client.known("k")
-    (await pauses.next()).open()
-    await undo.reached.wait()
+@pytest.mark.parametrize("is_periodic", [True, False], ids=["periodic", "explicit"])
+async def test_an_undo_that_outlasts_the_grace_period_is_cancelled_and_stays_pending(
+    world: World, is_periodic: bool
+):
+    client, recovery, undo = await undoing(world, "k", is_periodic=is_periodic)
     await client.close(timeout=MUST_RUN_OUT)
+    if recovery is not None:
+        await failure(recovery, ClientClosed)
 
     assert not undo.passed
     assert not client._recoveries.begun
     assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_closing_waits_for_an_explicit_recovery_to_finish(world: World):
-    await world.owing("a")
-    await world.owing("b")
-    undo = world.bank.on_release = Gate()
-    client = world.made()
-    recovery = await undo.catches(client.recover())
-    closing = asyncio.create_task(client.close())
-    await turns(10)
-    waited = not closing.done()
-    undo.open()
-    await closing
-
-    assert waited
-    assert await recovery == RecoveryReport(released=2)
-
-
-async def test_a_recovery_that_outlasts_the_grace_period_raises_client_closed(world: World):
-    await world.owing()
-    undo = world.bank.on_release = Gate()
-    client = world.made()
-    recovery = await undo.catches(client.recover())
-    await client.close(timeout=MUST_RUN_OUT)
-    with pytest.raises(ClientClosed):
-        await recovery
-
-    assert owed_hooks(await world.entry()) == ["funds_hold"]
-
-
 async def test_a_cancelled_close_leaves_no_recovery_running(world: World):
-    await world.owing()
-    undo = world.bank.on_release = Gate()
-    client = world.made()
-    recovery = await undo.catches(client.recover())
+    client, recovery, undo = await undoing(world, "k", is_periodic=False)
     closing = asyncio.create_task(client.close())
     await turns(5)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    with pytest.raises(ClientClosed):
-        await recovery
+    await failure(recovery, ClientClosed)
 
     assert not undo.passed
 
 
 async def test_an_undo_may_fetch_while_the_client_closes(world: World):
     await world.owing()
-    clients: list[TransferClient] = []
     looked_up: list[Any] = []
     gate = Gate()
 
     async def look_up(_: object) -> None:
         await gate()
-        looked_up.append(await clients[0].who_am_i())
+        looked_up.append(await client.who_am_i())
 
     world.bank.on_release = look_up
-    clients.append(world.made())
-    recovery = await gate.catches(clients[0].recover())
-    closing = asyncio.create_task(clients[0].close())
+    client = world.made()
+    recovery = await gate.catches(client.recover())
+    closing = asyncio.create_task(client.close())
     await turns(5)
     gate.open()
     await closing

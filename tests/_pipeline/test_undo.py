@@ -7,13 +7,20 @@ from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoPending
 from transfer_async.journal import model, transitions
+from transfer_async.sandbox import Status
 
 
-async def test_an_undo_gets_its_receipt_and_is_published(world: World):
-    check = world.bank.step("check")
+async def test_an_undo_gets_its_hooks_intent_and_receipt_and_is_published(world: World):
+    check, seen = world.bank.step("check"), []
+
+    async def look(intent: object) -> None:
+        seen.append(intent)
+
+    world.bank.on_release = look
     await world.fails(Refused, refused_order(), hooks=[check, world.bank.hold])
 
     intent_id = (await world.entry()).intent_id
+    assert seen == world.bank.intents
     assert world.bank.released == [(intent_id, f"hold-{intent_id}")]
     assert check.undone == [(intent_id, f"check-{intent_id}")]
     assert [event.hook for event in world.events_of(HookUndone)] == ["funds_hold", "check"]
@@ -55,18 +62,14 @@ async def test_a_failed_undo_is_pending_and_published_and_does_not_hide_the_erro
 ):
     world.bank.release_error = error
     refused = await world.fails(Refused, refused_order(), hooks=[world.bank.step("check"), world.bank.hold])
+    (owed,) = (await world.entry()).pending_undos
+    (event,) = world.events_of(UndoPending)
+    (intent_id,) = world.bank.placed
 
     assert not refused.order_may_exist
     assert world.bank.log == ["check", "place", "release", "undo check"]  # the other undos still run
-    (owed,) = (await world.entry()).pending_undos
-    assert (owed.hook, owed.receipt, owed.intent.id) == (
-        "funds_hold",
-        f"hold-{owed.intent.id}",
-        world.bank.placed[0],
-    )
-    assert [(event.hook, event.error) for event in world.events_of(UndoPending)] == [
-        ("funds_hold", type(error).__name__)
-    ]
+    assert (owed.hook, owed.receipt, owed.intent.id) == ("funds_hold", f"hold-{intent_id}", intent_id)
+    assert (event.hook, event.error) == ("funds_hold", type(error).__name__)
 
 
 async def test_an_undo_that_times_out_stays_pending(world: World):
@@ -78,25 +81,23 @@ async def test_an_undo_that_times_out_stays_pending(world: World):
 
 
 async def test_the_next_call_with_the_key_runs_pending_undos_before_its_own_hold(world: World):
-    world.bank.release_error = RuntimeError()
-    await world.fails(Refused, refused_order())
-    world.bank.release_error = None
+    await world.owing()
     await world.create()
 
+    entry = await world.entry()
     assert world.bank.log == ["place", "release", "release", "place"]
-    assert [*world.bank.open] == [(await world.entry()).intent_id]
-    assert (await world.entry()).pending_undos == ()
+    assert [*world.bank.open] == [entry.intent_id]
+    assert entry.pending_undos == ()
 
 
 async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(world: World):
+    await world.owing()
     world.bank.release_error = RuntimeError()
-    await world.fails(Refused, refused_order())
     order = await world.create()
 
     entry = await world.entry()
     assert entry.order_id == order.id
-    assert [one.intent.id for one in entry.pending_undos] == [world.bank.placed[0]]
-    assert entry.intent_id == world.bank.placed[1]
+    assert [*(one.intent.id for one in entry.pending_undos), entry.intent_id] == world.bank.placed
 
 
 async def test_recover_repeats_an_undo_that_could_not_be_recorded(
@@ -116,23 +117,10 @@ async def test_recover_repeats_an_undo_that_could_not_be_recorded(
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_an_undo_gets_the_same_intent_as_its_hook(world: World):
-    seen: list[object] = []
-
-    async def look(intent: object) -> None:
-        seen.append(intent)
-
-    world.bank.on_release = look
-    await world.fails(Refused, refused_order())
-
-    assert seen == world.bank.intents
-
-
 async def test_the_undo_of_a_removed_hook_stays_pending_and_is_published(world: World):
     await world.abandoned(transitions.MarkSending, hooks=[world.bank.step("old check"), world.bank.hold])
-    async with world.client() as client:
-        with pytest.raises(Refused):
-            await world.refusing(client)
+    world.sandbox.faults.add(Status(422))
+    await world.fails(Refused)
 
     assert owed_hooks(await world.entry()) == ["old check"]
     assert [(event.hook, event.error) for event in world.events_of(UndoPending)] == [
