@@ -1,8 +1,6 @@
 """`Comparison` matches orders to keys. Generated histories check it, too."""
 
 import random
-from collections.abc import Iterator
-from itertools import count
 
 import pytest
 from attrs import define, field
@@ -123,14 +121,11 @@ class History:
     exported: list[ExportedOrder] = field(factory=list)
     senders: list[Sender] = field(factory=list)
     created: list[tuple[str, str, float | None]] = field(factory=list)
-    _numbers: Iterator[int] = field(factory=count)
 
     def add_keys(self, size: int) -> None:
         """Add keys. Many of them send the same order within minutes."""
-        for _ in range(size):
-            number = next(self._numbers)
-            at = number * 7.0
-            self._add_key(f"key-{number}", f"content-{self.random.randrange(size // 4)}", at)
+        for number in range(size):
+            self._add_key(f"key-{number}", f"content-{self.random.randrange(size // 4)}", number * 7.0)
 
     def _add_key(self, key: str, content: str, at: float) -> None:
         kind = self.random.choices(["created", "doubt", "sending"], [80, 18, 2])[0]

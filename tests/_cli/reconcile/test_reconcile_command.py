@@ -15,9 +15,9 @@ import pytest
 from tests.support import commands
 from tests.support.bank import World, other_order, world_in_a_file
 from tests.support.cases import each
-from transfer_async import Clock, KeyState, OutcomeUnknown, SQLiteJournal, TransferClient
+from transfer_async import Clock, KeyState, NewOrder, OutcomeUnknown, SQLiteJournal, TransferClient
 from transfer_async.journal.protocol import ScopedJournal
-from transfer_async.sandbox import CloseAfterProcessing, CloseBeforeReading
+from transfer_async.sandbox import CloseBeforeReading
 
 PERSONAL = ("ada.eze", "ben.okri")
 
@@ -33,21 +33,19 @@ def export(tmp_path: Path) -> Path:
     return tmp_path / "export.jsonl"
 
 
-async def write(world: World, export: Path, *, without: str = "") -> Path:
-    """Save the sandbox's orders as an export with one order per line."""
+async def write(
+    world: World, export: Path, *, without: str = "", time: Callable[[datetime], str] = datetime.isoformat
+) -> Path:
+    """Save the sandbox's orders as an export with one order per line, whose times have the given format."""
     url = f"{world.sandbox.base_url}/sandbox/orders.jsonl"
     headers = {"Authorization": f"Bearer {world.sandbox.token}"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
-        lines = (await response.text()).splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line)["id"] != without]
-    await asyncio.to_thread(export.write_text, "".join(kept))
+        orders = [json.loads(line) for line in (await response.text()).splitlines()]
+    for order in orders:
+        order["posted_at"] = time(datetime.fromisoformat(order["posted_at"]))
+    lines = (f"{json.dumps(order)}\n" for order in orders if order["id"] != without)
+    await asyncio.to_thread(export.write_text, "".join(lines))
     return export
-
-
-async def lose(world: World, key: str, *, is_read: bool = True) -> None:
-    """Put a key in doubt about another order, which the service received if ``is_read``."""
-    world.sandbox.faults.add(CloseAfterProcessing() if is_read else CloseBeforeReading())
-    await world.fails(OutcomeUnknown, other_order(), key=key)
 
 
 async def reconciled(*words: Any, code: int = 0) -> str:
@@ -63,7 +61,7 @@ async def found(*words: Any, code: int = 3) -> list[dict[str, Any]]:
 async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(world: World, export: Path):
     await world.create(key="paid")
     assert "1  orders in the export that belong to a key" in await reconciled(await write(world, export))
-    await lose(world, "lo'st")
+    await world.in_doubt("lo'st", order=other_order())
     order_id = list(world.sandbox.orders)[-1]
 
     output = await reconciled(await write(world, export), code=3)
@@ -73,7 +71,7 @@ async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(w
 
 
 async def test_a_match_is_proposed_once_and_ends_no_doubt(world: World, export: Path):
-    await lose(world, "lost")
+    await world.in_doubt("lost", order=other_order())
     (order_id,) = world.sandbox.orders
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ada", code=3)
@@ -112,9 +110,9 @@ async def refuted_by_mistake(world: World, *, is_recovered: bool = True) -> str:
     return list(world.sandbox.orders)[-1]
 
 
-async def lost_before_it_was_read(world: World) -> None:
+async def lost_before_it_was_read(world: World, key: str = "lost", order: NewOrder | None = None) -> None:
     world.sandbox.faults.add(CloseBeforeReading())
-    await world.fails(OutcomeUnknown, key="lost")
+    await world.fails(OutcomeUnknown, order, key=key)
 
 
 async def created_anew(world: World) -> None:
@@ -122,7 +120,7 @@ async def created_anew(world: World) -> None:
 
 
 async def in_doubt_anew_with_another_order(world: World) -> None:
-    await lose(world, "mistaken", is_read=False)
+    await lost_before_it_was_read(world, "mistaken", other_order())
 
 
 @pytest.mark.parametrize("then", [None, created_anew, in_doubt_anew_with_another_order])
@@ -219,15 +217,6 @@ async def test_a_csv_export_may_have_other_column_names(world: World, tmp_path: 
 # --- times --------------------------------------------------------------------------------------
 
 
-async def write_with_times(world: World, export: Path, change: Callable[[datetime], str]) -> Path:
-    """Export all orders of the sandbox, with their times in another format."""
-    orders = [json.loads(order.to_json()) for order in world.sandbox.orders.values()]
-    for order in orders:
-        order["posted_at"] = change(datetime.fromisoformat(order["posted_at"]))
-    await asyncio.to_thread(export.write_text, "".join(f"{json.dumps(order)}\n" for order in orders))
-    return export
-
-
 def local(hours: int) -> Callable[[datetime], str]:
     return lambda time: time.astimezone(timezone(timedelta(hours=hours))).replace(tzinfo=None).isoformat()
 
@@ -238,28 +227,28 @@ async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(wo
     await world.in_doubt("lost")
 
     for change in (lambda time: f"{time:%Y-%m-%d} 00:00:00+14:00", local(-5), local(1)):
-        path = await write_with_times(world, export, change)
-        output = await reconciled(path, "--propose", "--by", "ada", code=1)
+        await write(world, export, time=change)
+        output = await reconciled(export, "--propose", "--by", "ada", code=1)
         assert "EXPORT: nothing was compared, because posted_at of tx-" in output
         assert "from the time in the journal for paid. A time without a time zone is read" in output
         assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
-    figures, *_ = await found(path, "--slack", "3700")
+    figures, *_ = await found(export, "--slack", "3700")
     assert figures["matched"] == 1
 
 
 async def test_a_warning_says_that_utc_is_assumed_until_an_order_confirms_it(world: World, export: Path):
     await world.in_doubt("lost")
-    path = await write_with_times(world, export, local(0))
+    await write(world, export, time=local(0))
 
-    output = await reconciled(path, "--propose", "--by", "ada", code=3)
+    output = await reconciled(export, "--propose", "--by", "ada", code=3)
 
     assert "posted_at: has no time zone, and was read as UTC" in output
     proposal = (await world.entry("lost")).proposal
     assert proposal is not None
     assert "if the export's times are in UTC" in proposal.reason
     await world.create(key="paid", order=other_order())
-    output = await reconciled(await write_with_times(world, export, local(0)), code=3)
+    output = await reconciled(await write(world, export, time=local(0)), code=3)
     assert "has no time zone" not in output
 
 
@@ -288,8 +277,7 @@ async def resolved(world: World, key: str, order_id: str) -> None:
 
 async def test_a_key_resolved_with_another_customers_order_is_reported(world: World, export: Path):
     """Without this, the bank believes that the customer's payment was made."""
-    world.sandbox.faults.add(CloseBeforeReading())
-    await world.fails(OutcomeUnknown, key="mistaken")
+    await lost_before_it_was_read(world, "mistaken")
     theirs = await order_of_somebody_else(world)
     await resolved(world, "mistaken", theirs)
 
