@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -106,33 +105,31 @@ async def test_a_mocked_session_is_used_even_if_the_mock_came_last(exchanged: li
     assert len(server.requests) == 1
 
 
-def lose_a_member(patch: pytest.MonkeyPatch) -> None:
-    patch.delattr(ResponseHandler, "start_timeout")
+CHANGES: dict[str, tuple[object, str, object]] = {
+    "without a member": (ResponseHandler, "start_timeout", None),
+    "without an option": (
+        *(ResponseHandler, "set_response_params"),
+        lambda self, *, skip_payload, read_until_eof: None,
+    ),
+    "with another argument": (
+        aiohttp.BaseConnector,
+        "connect",
+        lambda self, req, traces, timeout, where: None,
+    ),
+    "imported after a mock": (exchange, "_METHODS", (exchange._METHODS[0], lambda: None)),
+}
 
 
-def lose_an_option(patch: pytest.MonkeyPatch) -> None:
-    def set_response_params(self: Any, *, skip_payload: bool, read_until_eof: bool) -> None: ...
-
-    patch.setattr(ResponseHandler, "set_response_params", set_response_params)
-
-
-def need_another_argument(patch: pytest.MonkeyPatch) -> None:
-    async def connect(self: Any, req: Any, traces: Any, timeout: Any, where: Any) -> None: ...  # noqa: ASYNC109
-
-    patch.setattr(aiohttp.BaseConnector, "connect", connect)
-
-
-def import_after_a_mock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(exchange, "_METHODS", (exchange._METHODS[0], lambda: None))
-
-
-@each("change", [lose_a_member, lose_an_option, need_another_argument, import_after_a_mock])
-def test_an_aiohttp_of_another_shape_counts_as_untried(change: Callable[[pytest.MonkeyPatch], None]):
+@each(("owner", "name", "changed"), CHANGES)
+def test_an_aiohttp_of_another_shape_counts_as_untried(owner: object, name: str, changed: object):
     with pytest.MonkeyPatch.context() as patch:
-        change(patch)
-        changed = exchange._is_tried.__wrapped__()
+        if changed is None:
+            patch.delattr(owner, name)
+        else:
+            patch.setattr(owner, name, changed)
+        is_tried = exchange._is_tried.__wrapped__()
 
-    assert not changed
+    assert not is_tried
     assert exchange._is_tried.__wrapped__()
 
 
@@ -239,6 +236,24 @@ async def test_each_interim_response_and_each_part_of_a_body_starts_the_read_tim
         order = await bank.send_order(server.url, timeouts=SLOW_READ)
 
     assert order.id.startswith("tx-")
+
+
+@pytest.mark.usefixtures("http_path")
+async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: Bank, loop_time: LoopTime):
+    async def answer_too_late(connection: Connection) -> None:
+        request = await connection.request()
+        for piece in (*[b"HTTP/1.1 102 Processing\r\n\r\n"] * 6, order_reply(request)):
+            await loop_time.pass_(4.0)
+            connection.send(piece)
+            await connection.drain()
+            await loop_time.pass_(0.0)
+
+    async with serving(answer_too_late) as server:
+        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
+
+    assert error.status is None
+    assert error.order_may_exist
+    assert isinstance(error.__cause__, TimeoutError)
 
 
 async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(

@@ -413,16 +413,6 @@ async def test_a_proxy_that_refuses_the_tunnel_refuses_no_order(
     assert server.accepted == 0
 
 
-async def test_a_plain_proxy_that_cannot_reach_the_service_leaves_a_doubt(bank: Bank):
-    # The proxy received the whole order; what it did with it is unknown.
-    async with serving(answers) as server, serving(replies(http(502, b"Bad gateway"))) as proxy:
-        error = await bank.try_order(server.url, proxy=proxy.url)
-
-    assert type(error) is OutcomeUnknown
-    assert len(proxy.requests) == 1
-    assert bank.funds.state == "kept"
-
-
 # --- other requests -----------------------------------------------------------------------------
 
 

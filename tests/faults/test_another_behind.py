@@ -1,4 +1,4 @@
-"""A refusal of another request arrives first, and our own response, an order, directly behind it."""
+"""A response to another request arrives first, and our own response, an order, behind it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,23 @@ from tests.support.bank import turns
 from transfer_async import CauseKind, Clock, RetryPolicy
 from transfer_async._http import write_guard
 from transfer_async._http.write_guard import ConnectionState
-from transfer_async._models.errors import OutcomeUnknown, RateLimited, Refused, TransferError
+from transfer_async._models.errors import OutcomeUnknown, RateLimited, Refused, TransferError, UnreadableOrder
 
 from .parties import Bank
-from .servers import Connection, Received, Script, Server, http, order_reply, replies, serving, then_closes
+from .servers import (
+    Connection,
+    Received,
+    Script,
+    Server,
+    answers,
+    foreign_reply,
+    http,
+    order_body,
+    order_reply,
+    replies,
+    serving,
+    then_closes,
+)
 
 REFUSALS = {status: http(status, b'{"message": "no"}') for status in (401, 422, 429)}
 UNAUTHORIZED = http(200, b'{"message": "Unauthorized"}')
@@ -215,6 +228,56 @@ async def test_a_request_that_may_not_be_sent_twice_is_unknown(bank: Bank, statu
 
 
 # --- distrusted connections ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [foreign_reply(), http(200, b"{}")], ids=["another order", "no order"])
+async def test_the_next_order_avoids_a_connection_with_a_foreign_response(bank: Bank, first: bytes):
+    """Without this, the next order gets the refusal that belongs to the previous one."""
+
+    async def shifted(connection: Connection) -> None:
+        if connection.number > 1:
+            await answers(connection)
+            return
+        await connection.request()
+        connection.send(first)
+        await connection.request()
+        connection.send(http(422, b'{"message": "nobody of that name"}'))
+
+    async with serving(shifted) as server, bank.client(server.url) as client:
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k1")
+        order = await client.create_order(samples.new_order(), key="k2")
+
+    assert order.id.startswith("tx-")
+    assert [request.connection for request in server.requests] == [1, 2]
+
+
+async def test_an_order_with_another_keys_id_retires_its_connection(bank: Bank):
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            connection.send(http(200, order_body(request, id="tx-same")))
+
+    async with serving(script) as server, bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="k1")
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k2")
+        with pytest.raises(UnreadableOrder):
+            await client.create_order(samples.new_order(), key="k3")
+
+    assert [request.connection for request in server.requests] == [1, 1, 2]
+
+
+async def test_a_refusal_leaves_its_connection_in_use(bank: Bank):
+    async def script(connection: Connection) -> None:
+        while await connection.request():
+            connection.send(http(422, b"{}"))
+
+    async with serving(script) as server, bank.client(server.url) as client:
+        for key in ("k1", "k2"):
+            with pytest.raises(Refused):
+                await client.create_order(samples.new_order(), key=key)
+
+    assert {request.connection for request in server.requests} == {1}
 
 
 async def test_the_next_order_tries_no_connection_left_by_a_mass_outage(bank: Bank):

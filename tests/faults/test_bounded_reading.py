@@ -43,25 +43,25 @@ async def cost(url: str, what: str, http_path: str, *, limit: int) -> dict[str, 
     return json.loads(out)
 
 
-def endless(status: int, *, size: int = HUGE) -> Script:
-    """Return a script that responds with ``size`` uncompressed bytes of body."""
+def endless(status: int) -> Script:
+    """Return a script that responds with a huge uncompressed body."""
 
     async def script(connection: Connection) -> None:
         await connection.request()
-        connection.send(head(status, {"Content-Length": str(size)}) + START)
-        for _ in range(size // MEGABYTE):
+        connection.send(head(status, {"Content-Length": str(HUGE)}) + START)
+        for _ in range(HUGE // MEGABYTE):
             connection.send(b"x" * MEGABYTE)
             await connection.drain()
 
     return script
 
 
-def bomb(wbits: int, *, size: int = HUGE) -> bytes:
-    """Return a body of ``size`` bytes that is a thousand times smaller when compressed."""
+def bomb(wbits: int) -> bytes:
+    """Return a huge body that is a thousand times smaller when compressed."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     first = packer.compress(START.ljust(MEGABYTE, b"x")) + packer.flush(zlib.Z_FULL_FLUSH)
     more = packer.compress(b"x" * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH)
-    return first + more * (size // MEGABYTE - 1)
+    return first + more * (HUGE // MEGABYTE - 1)
 
 
 def explodes(status: int, encoding: str) -> Script:

@@ -101,26 +101,6 @@ async def test_an_order_is_not_sent_if_the_host_is_unknown(bank: Bank, monkeypat
     assert isinstance(error.__cause__, aiohttp.ClientConnectorDNSError)
 
 
-@pytest.mark.parametrize("limit", ["connect", "total"])
-async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, limit: str):
-    # `total` raises a bare TimeoutError, whether or not the request was sent.
-    class Silent(aiohttp.abc.AbstractResolver):
-        async def resolve(self, *_: object, **__: object) -> Any:
-            await asyncio.Event().wait()
-
-        async def close(self) -> None:
-            pass
-
-    connector = aiohttp.TCPConnector(resolver=Silent())
-    async with aiohttp.ClientSession(connector=connector) as session:
-        error = await bank.try_order(
-            "https://service.invalid", session=session, retry=ONCE, timeouts=Timeouts(**{limit: MUST_RUN_OUT})
-        )
-
-    expect(error, bank, ConnectionFailed)
-    assert isinstance(error.__cause__, TimeoutError)
-
-
 def breaks_off_with(said: bytes) -> Script:
     async def script(connection: Connection) -> None:
         await connection.reader.read(100)
