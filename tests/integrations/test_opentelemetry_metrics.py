@@ -144,17 +144,9 @@ async def doubtful(client: TransferClient, world: World, key: str) -> None:
         await client.create_order(new_order(), key=key)
 
 
-async def test_recover_measures_the_number_of_doubts_in_the_journal(at_work: World, traced: Traced):
-    journal = traced.telemetry.journal(at_work.journal)
-    async with at_work.client(journal=journal, observers=[traced.telemetry]) as client:
-        await doubtful(client, at_work, "k")
-        await doubtful(client, at_work, "l")
-        await client.recover()
-
-    assert traced.points("transfer_async.orders.in_doubt") == [(2, {})]
-
-
-async def test_recover_measures_the_ages_of_pending_keys(at_work: World, traced: Traced):
+async def test_recover_measures_the_number_of_doubts_and_the_ages_of_pending_keys(
+    at_work: World, traced: Traced
+):
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal, observers=[traced.telemetry], settle_after=0.0) as client:
         assert traced.points("transfer_async.doubt.oldest_age") == []
@@ -173,6 +165,7 @@ async def test_recover_measures_the_ages_of_pending_keys(at_work: World, traced:
         await client.recover()
 
     assert nothing == [[(0.0, {})]] * 3
+    assert traced.points("transfer_async.orders.in_doubt") == [(2, {})]
     assert [traced.points(f"transfer_async.{name}.oldest_age") for name in AGES] == [
         [(100.0, {})],
         [(20.0, {})],

@@ -31,12 +31,6 @@ class Traced:
         self.meters = MeterProvider([self._reader], resource=who)
         self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
 
-    def trace_requests(self) -> None:
-        """Use telemetry that sends the trace context to the service."""
-        self.telemetry = Telemetry(
-            tracer_provider=self.tracers, meter_provider=self.meters, trace_requests=True
-        )
-
     def shutdown(self) -> None:
         self.tracers.shutdown()
         self.meters.shutdown()
@@ -102,6 +96,11 @@ class Traced:
 
 def events_of(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
     return [(event.name, dict(event.attributes or {})) for event in span.events]
+
+
+def outcome_of(span: ReadableSpan) -> tuple[Any, Any]:
+    """Return the outcome and the error type of a span."""
+    return span.attributes["transfer_async.outcome"], span.attributes.get("error.type")
 
 
 def parent_of(span: ReadableSpan) -> int | None:
