@@ -57,6 +57,7 @@ class Worker:
         out: the keys of its deliveries, by number.
         doomed: the signal that it gets at a random time, and the time.
         recovers_to: the signal that is planned for its next recovery.
+        pauses_with: the number of the delivery that is to pause it.
         paused_at: the time at which it was paused.
         missed: it is resumed when one of these keys has been taken over or has ended.
         is_killed: whether its end is expected.
@@ -66,6 +67,7 @@ class Worker:
     out: dict[int, str] = field(factory=dict)
     doomed: tuple[int, float] | None = None
     recovers_to: int | None = None
+    pauses_with: int | None = None
     paused_at: float | None = None
     missed: set[str] = field(factory=set)
     is_killed: bool = False
@@ -191,11 +193,15 @@ class Harness:
             point = None
         self._deliveries += 1
         one.out[self._deliveries] = key
+        if point is not None and sent == signal.SIGSTOP:
+            one.pauses_with = self._deliveries
         one.child.tell(delivery=self._deliveries, key=key, point=point, signal=sent)
 
     def _fate(self, one: Worker, key: str) -> tuple[Point | None, int]:
         """Choose where a delivery kills or pauses its worker: where that has happened least often."""
-        is_one_paused = any(other.paused_at for other in self._workers.values())
+        others = self._workers.values()
+        # The others must be running, to take over the keys of the paused one.
+        is_one_paused = any(other.paused_at or other.pauses_with or other.doomed for other in others)
         left = [sent for sent in self._left() if sent == signal.SIGKILL or not is_one_paused]
         if not left or self._chance.random() > FATED:
             return None, 0
@@ -225,9 +231,11 @@ class Harness:
         elif "met" in message:
             key = one.out.get(message["delivery"])
             one.recovers_to = None if key is None else one.recovers_to
+            one.pauses_with = None
             self._meet(one, Point(message["met"]), message["signal"], [key] if key else [*one.out.values()])
         else:
             key = one.out.pop(message["delivery"])
+            one.pauses_with = None if one.pauses_with == message["delivery"] else one.pauses_with
             self.report.counts["calls that lost the journal"] += "journal_failed" in message
             if "again" in message:
                 self._deliver_again(key, message["again"])
