@@ -63,9 +63,6 @@ OWN = {
 EACH = each("kind", list(OWN))
 
 
-# --- what each says -----------------------------------------------------------------------------
-
-
 def test_the_list_of_events_is_complete():
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
