@@ -1,12 +1,12 @@
 """The user's environment does not affect the tests, and the client takes no proxy or login from it."""
 
 import ast
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,9 +55,6 @@ def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-# --- the tests ----------------------------------------------------------------------------------
-
-
 def test_the_tests_do_not_see_the_users_variables():
     seen = outside("-c", "import json, os, tests; print(json.dumps(dict(os.environ)))", **SET)
 
@@ -90,11 +87,6 @@ MAY_GUESS = re.compile(r"\bopen\(|read_text|write_text|text=True|universal_newli
 """Only files that contain one of these texts are parsed, because parsing is slow."""
 
 
-def files() -> Iterator[Path]:
-    for folder in FOLDERS:
-        yield from sorted((ROOT / folder).rglob("*.py"))
-
-
 def guesses_the_encoding(call: ast.Call) -> bool:
     """Return whether a call reads or writes text in the locale's encoding. Ruff finds only some of them."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -110,14 +102,14 @@ def guesses_the_encoding(call: ast.Call) -> bool:
 
 @each(
     ("source", "is_guessed"),
-    {
-        "a file is read": ("path.read_text()", True),
-        "a file is read in UTF-8": ('path.read_text(encoding="utf-8")', False),
-        "a file is written": ("path.write_text(text)", True),
-        "a file is opened": ('path.open("w")', True),
-        "a file of bytes is opened": ('path.open("rb")', False),
-        "a process is read": ("run(command, text=True)", True),
-    },
+    [
+        ("path.read_text()", True),
+        ('path.read_text(encoding="utf-8")', False),
+        ("path.write_text(text)", True),
+        ('path.open("w")', True),
+        ('path.open("rb")', False),
+        ("run(command, text=True)", True),
+    ],
 )
 def test_a_missing_encoding_is_found(source: str, is_guessed: bool):
     call = ast.parse(source, mode="eval").body
@@ -128,7 +120,8 @@ def test_a_missing_encoding_is_found(source: str, is_guessed: bool):
 
 @ONLY_IN_TRIALS
 def test_every_text_file_is_opened_with_an_encoding():
-    sources = {path: path.read_text(encoding="utf-8") for path in files()}
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    sources = {path: path.read_text(encoding="utf-8") for path in paths}
     guessed = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, source in sources.items()
@@ -140,23 +133,15 @@ def test_every_text_file_is_opened_with_an_encoding():
     assert guessed == []
 
 
-# --- the client ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def odd_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+async def test_a_proxy_and_a_login_of_the_environment_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-        monkeypatch.setenv(name.lower(), "http://127.0.0.1:1")
     logins = tmp_path / "logins"
-    logins.write_text("machine 127.0.0.1 login somebody password else\n", encoding="utf-8")
+    await asyncio.to_thread(logins.write_text, "machine 127.0.0.1 login somebody password else\n", "utf-8")
     monkeypatch.setenv("NETRC", str(logins))
-
-
-@pytest.mark.usefixtures("odd_environment")
-async def test_a_proxy_and_a_login_of_the_environment_are_not_used():
     async with Sandbox() as sandbox, TransferClient(sandbox.base_url, sandbox.token) as client:
         me = await client.who_am_i()
 
-    assert me.username == "lagoon-bank"
-    assert len(sandbox.requests) == 1
+    assert (me.username, len(sandbox.requests)) == ("lagoon-bank", 1)

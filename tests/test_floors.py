@@ -6,6 +6,7 @@ Imports within functions and for type checkers count, too.
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -52,14 +53,9 @@ def nodes() -> dict[str, list[ast.AST]]:
 
     The rest of the syntax trees is not kept, because every later garbage collection would traverse it.
     """
-    return {
-        name: [
-            node
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert))
-        ]
-        for name, path in FILES.items()
-    }
+    kept = (ast.Import, ast.ImportFrom, ast.Assert)
+    trees = {name: ast.walk(ast.parse(path.read_text("utf-8"))) for name, path in FILES.items()}
+    return {name: [node for node in tree if isinstance(node, kept)] for name, tree in trees.items()}
 
 
 def imported_by(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -127,15 +123,12 @@ def test_no_imports_form_a_cycle():
     assert cycle_in(imports()) == []
 
 
-def test_an_upward_import_is_reported_with_both_files():
-    graph = {"transfer_async._http.retry": {"transfer_async._pipeline.call"}}
+def test_an_upward_import_and_a_cycle_are_reported_with_their_modules():
+    upward = {"transfer_async._http.retry": {"transfer_async._pipeline.call"}}
 
-    assert upward_imports(graph) == [
+    assert upward_imports(upward) == [
         "transfer_async._http.retry (layer 3) imports transfer_async._pipeline.call (layer 4)"
     ]
-
-
-def test_an_import_cycle_is_reported_in_full():
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
@@ -148,25 +141,18 @@ def test_imports_in_functions_and_for_type_checkers_count():
     assert {*imported_by(ast.walk(ast.parse(source)))} == {"transfer_async._client", "transfer_async.sandbox"}
 
 
-def test_no_two_modules_have_one_name():
-    names = [
-        name.rpartition(".")[2]
-        for name, path in FILES.items()
-        if path.name not in ("__init__.py", "_public.py")
-    ]
+@each("root", ["transfer_async", "benchmarks"])
+def test_no_two_modules_have_one_name(root: str):
+    names = Counter(path.stem for path in (PACKAGE.parent / root).rglob("*.py"))
 
-    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert {name for name, count in names.items() if count > 1} <= {"__init__", "__main__", "_public"}
 
 
-@each("name", [name for name, path in FILES.items() if path.name == "__init__.py"])
-def test_every_package_has_a_docstring(name: str):
-    doc = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
+def test_every_package_has_a_docstring():
+    packages = {name: path for name, path in FILES.items() if path.name == "__init__.py"}
+    docs = {name: ast.get_docstring(ast.parse(path.read_text("utf-8"))) for name, path in packages.items()}
 
-    assert doc
-    assert doc.splitlines()[0].endswith(".")
-
-
-# --- asserts ------------------------------------------------------------------------------------
+    assert [name for name, doc in docs.items() if not (doc and doc.splitlines()[0].endswith("."))] == []
 
 
 FOR_TYPES = re.compile(r"isinstance\([\w.]+, \w+\)|[\w.]+ is not None")

@@ -279,9 +279,6 @@ def test_a_bomb_anywhere_in_a_request_is_an_invalid_order(bomb, path):
     assert invalid(NewOrder, samples.encode(samples.changed(samples.new_order_json(), path, bomb)))
 
 
-# --- the converter --------------------------------------------------------------------------------
-
-
 # --- what the service's other operations answer ---------------------------------------------------
 
 

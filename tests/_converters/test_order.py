@@ -198,9 +198,6 @@ def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
     assert converter.find_order_id(raw) == found
 
 
-# --- whose order it is ----------------------------------------------------------------------------
-
-
 def test_an_answer_has_the_usernames_of_its_order():
     people = {"user": {"username": "Ada@example.org"}, "postersBeneficiary": {"username": "ben@example.org"}}
     read = converter.read_answer(samples.encode(samples.order_json(**people)))
@@ -217,9 +214,6 @@ def test_an_answer_without_usernames_has_none(person):
     )
 
     assert (read.poster_username, read.beneficiary_username) == (None, None)
-
-
-# --- the bank's part by itself --------------------------------------------------------------------
 
 
 @each("name", ["current_account_balance", "transaction_fee", "transaction_fee_currency"])

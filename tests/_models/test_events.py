@@ -18,6 +18,7 @@ from transfer_async import (
     Event,
     HookPassed,
     HookUndone,
+    KeyState,
     NotSent,
     OrderCreated,
     OrderInDoubt,
@@ -61,9 +62,6 @@ OWN = {
     OrderUnrecorded: {"outcome": Outcome.CREATED, "order_id": "tx-1"},
 }
 EACH = each("kind", list(OWN))
-
-
-# --- what each says -----------------------------------------------------------------------------
 
 
 def test_the_list_of_events_is_complete():
@@ -175,6 +173,35 @@ def test_a_failing_observer_is_logged_and_the_others_still_get_the_event(caplog,
     assert [(one.levelname, one.getMessage(), one.exc_info) for one in caplog.records] == [
         ("WARNING", f"an observer failed on Claimed ({type(error).__name__})", None)
     ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "state", "undone"),
+    [
+        (None, None, KeyState.CREATED, 0),
+        (Status(422), Outcome.REFUSED, KeyState.FREE, 1),
+        (CloseAfterProcessing(), Outcome.UNKNOWN, KeyState.IN_DOUBT, 0),
+    ],
+    ids=["created", "refused", "in doubt"],
+)
+async def test_an_observer_that_always_raises_does_not_affect_the_call(
+    world: World, fault, outcome, state, undone
+):
+    def fail(_):
+        raise ValueError
+
+    if fault is not None:
+        world.sandbox.faults.add(fault)
+    async with world.client(observers=[fail]) as client:
+        try:
+            await client.create_order(new_order(), key="k")
+            ended = None
+        except TransferError as raised:
+            ended = raised.outcome
+
+    assert ended is outcome
+    assert (await world.entry()).state is state
+    assert len(world.bank.released) == undone
 
 
 async def test_without_observers_no_event_is_created(world: World, monkeypatch):

@@ -34,11 +34,9 @@ class Screening:
 
     name = "screening"
 
-    async def before(self, intent: object) -> None:
-        """Act."""
+    async def before(self, intent: object) -> None: ...
 
-    async def undo(self, intent: object, receipt: object) -> None:
-        """Undo."""
+    async def undo(self, intent: object, receipt: object) -> None: ...
 
 
 def screening(**parts: Any) -> Any:
@@ -53,14 +51,9 @@ def screening(**parts: Any) -> Any:
         (lambda: {"token": sync}, r"token: must be async, .* write 'async def token\(\)'"),
         (lambda: {"token": Screening}, "token: is the class Screening: pass an instance of it"),
         (lambda: {"resolve": sync}, r"resolve: must be async, .* write 'async def resolve\(intent, error\)'"),
-        (lambda: {"resolve": Screening}, "resolve: is the class Screening"),
         (lambda: {"hooks": [sync]}, r"hooks: sync: must be async, .* write 'async def sync\(intent\)'"),
-        (
-            lambda: {"hooks": [lambda _: None]},
-            r"hooks: <lambda>: must be async, .* def check\(intent\)'",
-        ),
+        (lambda: {"hooks": [lambda _: None]}, r"hooks: <lambda>: must be async, .* def check\(intent\)'"),
         (lambda: {"hooks": [FundsHold]}, "hooks: is the class FundsHold: pass an instance of it"),
-        (lambda: {"hooks": [Screening]}, "hooks: is the class Screening: pass an instance of it"),
         (lambda: {"hooks": [screening(before=sync)]}, r"hooks: screening\.before: must be async"),
         (lambda: {"hooks": [screening(undo=sync)]}, r"hooks: screening\.undo: must be async"),
         (
@@ -75,7 +68,6 @@ def screening(**parts: Any) -> Any:
         (lambda: {"hooks": [BeneficiaryVerification(sync)]}, "lookup: must be async"),
         (lambda: {"hooks": [BeneficiaryVerification(UserLookup)]}, "lookup: is the class UserLookup"),
         (lambda: {"hooks": [BeneficiaryVerification(nothing, sync)]}, "accept_close: must be async"),
-        (lambda: {"journal": "x.db"}, r"journal: .* SQLiteJournal\(path\)"),
         (lambda: {"journal": Path("x.db")}, r"journal: .* SQLiteJournal\(path\)"),
         (lambda: {"journal": SQLiteJournal}, "journal: is the class SQLiteJournal: pass an instance of it"),
         (lambda: {"journal": "postgresql://u:hunter2@h"}, r"journal: .* PostgresJournal\(dsn\)"),
@@ -95,8 +87,7 @@ async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(mak
 class Called:
     """An object that is called like an async function."""
 
-    async def __call__(self, *_: object) -> None:
-        """Do nothing."""
+    async def __call__(self, *_: object) -> None: ...
 
 
 @wraps(nothing)
@@ -108,15 +99,8 @@ def logged(*args: Any) -> Any:
 @each(
     "given",
     [
-        nothing,
-        Called(),
-        Called().__call__,
-        partial(nothing),
-        partial(Called()),
-        AsyncMock(spec=nothing),
-        create_autospec(nothing),
-        logged,
-        partial(logged),
+        *(nothing, Called(), Called().__call__, partial(nothing), partial(Called())),
+        *(AsyncMock(spec=nothing), create_autospec(nothing), logged, partial(logged)),
     ],
 )
 async def test_every_awaitable_callable_is_accepted(given: Any):
@@ -125,10 +109,10 @@ async def test_every_awaitable_callable_is_accepted(given: Any):
     TransferClient(BASE, given, hooks=[screening(before=given, undo=given)])
 
 
-@pytest.mark.parametrize(
+@each(
     ("journal", "settings", "message"),
     [
-        ("x.db", {}, "journal: "),
+        ("x.db", {}, r"journal: .* SQLiteJournal\(path\)"),
         (MemoryJournal(), {"observers": [nothing]}, "observers: must be plain functions"),
     ],
 )

@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -44,17 +45,6 @@ USES: dict[str, tuple[Use, bool]] = {
 """Each use of a client, and whether an order may exist for the key."""
 
 
-@pytest.fixture
-def bank() -> Bank:
-    return Bank()
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    async with serving(answers) as server:
-        yield server
-
-
 async def outcome_of(use: Use, client: TransferClient) -> dict[str, Any]:
     """Return the outcome of a use of the client, as text."""
     try:
@@ -69,41 +59,45 @@ async def outcome_of(use: Use, client: TransferClient) -> dict[str, Any]:
     return {"kind": None}
 
 
-async def test_in_another_loop_every_call_raises_and_sends_nothing(bank: Bank, server: Server):
+@asynccontextmanager
+async def used_between_two_orders() -> AsyncIterator[tuple[Bank, Server, TransferClient]]:
+    """Yield a client that has created one order. It must create another one afterwards."""
+    bank = Bank()
+    async with serving(answers) as server, bank.client(server.url) as client:
+        await client.create_order(samples.new_order(), key="first")
+        yield bank, server, client
+        order = await client.create_order(samples.new_order(), key="second")
+        assert order.id.startswith("tx-")
+        assert len(bank.funds.placed) == len(server.requests) == 2
+
+
+async def test_in_another_loop_every_call_raises_and_sends_nothing():
     """Without this, each call fails after four attempts with a misleading network error."""
 
     def elsewhere() -> list[dict[str, Any]]:
         with asyncio.Runner() as runner:
             return [runner.run(outcome_of(use, client)) for use, _ in USES.values()]
 
-    async with bank.client(server.url) as client:
-        await client.create_order(samples.new_order(), key="first")
+    async with used_between_two_orders() as (bank, _, client):
         seen = await asyncio.to_thread(elsewhere)
-        order = await client.create_order(samples.new_order(), key="second")
 
     assert {use["kind"] for use in seen} == {"WrongEventLoop"}
     assert all("event loop" in use["text"] for use in seen)
     assert [use["may_exist"] for use in seen] == [may_exist for _, may_exist in USES.values()]
     assert {use["attempts"] for use in seen} == {0}
-    assert order.id.startswith("tx-")
-    assert len(bank.funds.placed) == len(server.requests) == 2
     assert bank.pauses == []
 
 
-async def test_after_a_fork_every_call_raises_and_the_parent_continues(bank: Bank, server: Server):
+async def test_after_a_fork_every_call_raises_and_the_parent_continues():
     """Without this, the child's order uses the parent's connection and ends in an avoidable doubt."""
-    async with bank.client(server.url) as client:
-        await client.create_order(samples.new_order(), key="first")
+    async with used_between_two_orders() as (_, server, client):
         seen = await forked(lambda: [asyncio.run(outcome_of(use, client)) for use, _ in USES.values()])
-        order = await client.create_order(samples.new_order(), key="second")
 
     *calls, closing = seen
     assert {call["kind"] for call in calls} == {"WrongEventLoop"}
     assert all("fork" in call["text"] for call in calls)
     assert closing == {"kind": None}  # the client's connections belong to the parent
-    assert order.id.startswith("tx-")
     assert server.accepted == 1
-    assert len(server.requests) == 2
 
 
 async def forked(act: Callable[[], Any]) -> Any:
@@ -128,8 +122,8 @@ async def forked(act: Callable[[], Any]) -> Any:
     return json.loads(await asyncio.to_thread(result))
 
 
-def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
-    client = bank.client("http://127.0.0.1:1")
+def test_a_client_whose_loop_has_ended_can_only_be_closed():
+    client = Bank().client("http://127.0.0.1:1")
     asyncio.run(client.known("k"))
     with pytest.raises(WrongEventLoop):
         asyncio.run(client.known("k"))
@@ -137,5 +131,4 @@ def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
     with pytest.raises(ClientClosed) as caught:
         asyncio.run(client.known("k"))
 
-    assert type(caught.value) is ClientClosed
-    assert caught.value.outcome is Outcome.NOT_SENT
+    assert (type(caught.value), caught.value.outcome) == (ClientClosed, Outcome.NOT_SENT)

@@ -89,8 +89,17 @@ def test_latency_counts_from_the_planned_start():
 
     stats, _ = driven(until=0.0, limits=StepLimits(2.0, 1000), before=has_no_time_for_a_second)
 
-    assert stats.start_delay.percentile(100) == pytest.approx(1.0, rel=1e-2)
-    assert stats.latency.percentile(100) == pytest.approx(1.0, rel=1e-2)
+    for seconds in (stats.start_delay, stats.latency):
+        assert seconds.percentile(100) == pytest.approx(1.0, rel=1e-2)
+
+
+def test_a_stop_waits_for_the_orders_in_flight():
+    def wants_it_to_end(loop: Loop, stop: Stop) -> None:
+        loop.call_later(1.05, setattr, stop, "requested", True)
+
+    stats, _ = driven(until=3.0, limits=StepLimits(60.0, 1000), before=wants_it_to_end)
+
+    assert stats.started == stats.completed == 11
 
 
 def test_a_closed_loop_limits_the_orders_in_flight():
@@ -105,15 +114,6 @@ def test_a_step_ends_with_its_number_of_orders(closed: int):
     stats, _ = driven(until=0.1, limits=StepLimits(60.0, 7), closed=closed)
 
     assert (stats.started, stats.completed) == (7, 7)
-
-
-def test_a_stop_waits_for_the_orders_in_flight():
-    def wants_it_to_end(loop: Loop, stop: Stop) -> None:
-        loop.call_later(1.05, setattr, stop, "requested", True)
-
-    stats, _ = driven(until=3.0, limits=StepLimits(60.0, 1000), before=wants_it_to_end)
-
-    assert stats.started == stats.completed == 11
 
 
 def test_orders_that_never_end_are_cancelled():
@@ -176,9 +176,9 @@ def test_each_order_has_a_unique_amount():
 # --- whom it dares to load ----------------------------------------------------------------------
 
 
-def test_loopback_hosts_are_allowed():
-    for url in ("http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:9"):
-        assert check_host(url, owned=False) == url
+@each("url", ["http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:9"])
+def test_loopback_hosts_are_allowed(url: str):
+    assert check_host(url, owned=False) == url
 
 
 @each("url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example"])
@@ -216,32 +216,26 @@ def test_invalid_options_are_refused(
     assert capsys.readouterr().err.startswith(f"load: {told}")
 
 
-# --- the whole ----------------------------------------------------------------------------------
-
-
 @pytest.mark.trial(ci=1, long=1)
 def test_a_sweep_with_faults_ends_with_a_report_and_no_duplicate_order(tmp_path: Path):
+    report = tmp_path / "report"
     arguments = ["--concurrency=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
-    journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
-    command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
+    arguments += [f"--journal={tmp_path / 'journal.sqlite'}", f"--report={report}"]
+    command = [sys.executable, "-m", "benchmarks", "load", *arguments]
 
-    completed = subprocess.run(
-        [*command, f"--report={report}"],
-        cwd=ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    figures, page = (
+        json.loads((report / "load.json").read_text("utf-8")),
+        (report / "load.md").read_text("utf-8"),
     )
-
-    assert completed.returncode == 0, completed.stderr
-    figures = json.loads((report / "load.json").read_text(encoding="utf-8"))
     assert figures["comparison"]["agrees"]
     assert figures["comparison"]["doubts"] == figures["comparison"]["doubts_existing"] > 0
     assert [step["begun"] for step in figures["steps"]] == [60, 60]
     assert all(step["kinds"]["unknown"] > 0 < step["latency_ms"]["50"] for step in figures["steps"])
-    assert "duplicates 0" in (report / "load.md").read_text(encoding="utf-8")
-    assert str(tmp_path) not in (report / "load.md").read_text(encoding="utf-8")
+    assert "duplicates 0" in page
+    assert str(tmp_path) not in page
     if not can_plot():
         pytest.skip("all but the plots was checked: there is no matplotlib")
     for name in ("latency.png", "throughput.png", "cost.png"):

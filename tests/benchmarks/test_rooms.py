@@ -29,12 +29,6 @@ def test_a_benchmark_room_imports_only_itself_and_lower_rooms(room):
     assert {path.name: found for path in inside if (found := rooms_imported_by(path) - known)} == {}
 
 
-def test_no_two_modules_of_the_benchmarks_have_one_name():
-    names = [path.stem for path in FILES if not path.stem.startswith("__")]
-
-    assert sorted({name for name in names if names.count(name) > 1}) == []
-
-
 @each("name", [*PROGRAMS])
 def test_every_program_is_where_its_entry_says(name):
     assert importlib.util.find_spec(f"benchmarks.programs.{PROGRAMS[name][0]}") is not None

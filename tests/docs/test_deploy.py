@@ -41,23 +41,28 @@ def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.Mo
 # --- commands -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_service_of_compose_has_a_valid_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = OURS[name].get("environment", {})
-    options = parsed(OURS[name]["command"], environment, monkeypatch)
+@pytest.mark.parametrize(
+    ("words", "environment", "expected"),
+    [
+        *(
+            pytest.param(OURS[name]["command"], OURS[name].get("environment", {}), expected, id=name)
+            for name, expected in {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}.items()
+        ),
+        pytest.param(
+            WORKER["args"],
+            {item["name"]: item.get("value", item["name"]) for item in WORKER["env"]},
+            "your_bank:hooks",
+            id="kubernetes",
+        ),
+    ],
+)
+def test_each_service_has_a_valid_command_that_uses_its_variables(
+    words: list[str], environment: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*parsed(words, environment, monkeypatch).values()]
 
-    assert [
-        value for value in environment.values() if value not in options.values()
-    ] == []  # each variable is used somewhere
-    assert {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}[name] in options.values()
-
-
-def test_the_worker_of_kubernetes_has_a_valid_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {item["name"]: item.get("value", item["name"]) for item in WORKER["env"]}
-    options = parsed(WORKER["args"], environment, monkeypatch)
-
-    assert [value for value in environment.values() if value not in options.values()] == []
-    assert options["hooks"] == "your_bank:hooks"
+    assert [value for value in environment.values() if value not in options] == []
+    assert expected in options
 
 
 def test_the_worker_of_compose_reaches_the_sandbox_on_loopback() -> None:
@@ -72,59 +77,50 @@ def test_the_worker_of_compose_reaches_the_sandbox_on_loopback() -> None:
 
 
 async def test_the_probes_ask_paths_that_the_worker_serves() -> None:
-    paths = {WORKER[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")}
+    probes = [WORKER[f"{probe}Probe"]["httpGet"] for probe in ("startup", "liveness", "readiness")]
     asked = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", OURS["worker"]["healthcheck"]["test"][-1])
     assert asked is not None
     async with Health().served() as address, aiohttp.ClientSession(address) as session:
-        for path in {*paths, asked[2]}:
+        for path in {*(probe["path"] for probe in probes), asked[2]}:
             async with session.get(path) as response:
                 assert response.status == 200, path
 
     assert asked[1] == "8081"
     assert WORKER["ports"] == [{"name": "health", "containerPort": 8081}]
-    assert {WORKER[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")} == {
-        "health"
-    }
+    assert {probe["port"] for probe in probes} == {"health"}
 
 
 def test_each_name_that_the_page_tells_an_operator_to_type_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\n   ", " ")
     secret, values = re.findall(r"create secret generic ([\w-]+)((?: --from-literal=\w+=[^ `]+)+)", text)[0]
-    wanted = {(ref["name"], ref["key"]) for item in WORKER["env"] if (ref := secret_of(item))}
+    references = [item["valueFrom"]["secretKeyRef"] for item in WORKER["env"] if "valueFrom" in item]
     (desk,) = re.findall(r"kubectl exec -it POD -- transfer-async (.+)", text)
     given = parsed(desk.split(), {"TRANSFER_BASE_URL": "b", "TRANSFER_JOURNAL": "j"}, monkeypatch)
-    exported = set(re.findall(r"(\w+)=any", text))
 
-    assert wanted == {(secret, name) for name in re.findall(r"--from-literal=(\w+)=", values)}
+    assert {(one["name"], one["key"]) for one in references} == {
+        (secret, name) for name in re.findall(r"--from-literal=(\w+)=", values)
+    }
     assert f"port-forward POD {given['port']}:{given['port']}" in text
     assert f"app={DEPLOYMENT['metadata']['labels']['app']}" in text
     # The command does not start without these.
-    assert exported == set(re.findall(r"\$\{(\w+):\?", str(COMPOSE)))
+    assert set(re.findall(r"(\w+)=any", text)) == set(re.findall(r"\$\{(\w+):\?", str(COMPOSE)))
     assert {f"docs/deploy/{path.name}" for path in DEPLOY.iterdir()} == {
         *re.findall(r"^\| `(docs/deploy/[\w.]+)`", text, re.MULTILINE),
         "docs/deploy/README.md",
     }
 
 
-def secret_of(variable: dict[str, Any]) -> dict[str, str]:
-    reference: dict[str, str] = variable.get("valueFrom", {}).get("secretKeyRef", {})
-    return reference
-
-
 def test_the_services_of_compose_refer_to_each_other_by_their_names() -> None:
     services = COMPOSE["services"]
-    named = {name for service in services.values() for name in service.get("depends_on", ())}
+    waits = [wait for service in services.values() for wait in service.get("depends_on", {}).items()]
     mounted = {path.partition(":")[0] for service in services.values() for path in service.get("volumes", ())}
     hosts = re.findall(r"(?:nats://|@)([a-z]+):", str(COMPOSE))
 
-    assert named | set(hosts) <= set(services)
+    assert {name for name, _ in waits} | set(hosts) <= set(services)
     assert mounted == set(COMPOSE["volumes"])
-    assert all("healthcheck" in services[name] for service in services.values() for name in healthy(service))
-
-
-def healthy(service: dict[str, Any]) -> list[str]:
-    waits = service.get("depends_on", {})
-    return [name for name, one in waits.items() if one["condition"] == "service_healthy"]
+    assert all(
+        "healthcheck" in services[name] for name, wait in waits if wait["condition"] == "service_healthy"
+    )
 
 
 # --- safety -------------------------------------------------------------------------------------
@@ -144,9 +140,8 @@ def test_containers_have_no_rights_and_write_nothing() -> None:
 def test_the_deployment_labels_match_their_selectors() -> None:
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
 
-    assert (
-        DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels == BUDGET["spec"]["selector"]["matchLabels"]
-    )
+    for resource in (DEPLOYMENT, BUDGET):
+        assert resource["spec"]["selector"]["matchLabels"] == labels
 
 
 # --- the image and the lock files ---------------------------------------------------------------
@@ -154,29 +149,21 @@ def test_the_deployment_labels_match_their_selectors() -> None:
 
 def test_the_image_is_made_of_files_that_exist() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
 
     assert all((ROOT / path).exists() for words in copied for path in words.split())
     assert 'ENTRYPOINT ["transfer-async"]' in DOCKERFILE
     assert "transfer-async" in PROJECT["scripts"]
-    python = {*re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)}
-    assert {f"Programming Language :: Python :: {version}" for version in python} <= set(
-        PROJECT["classifiers"]
-    )
-    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    assert all(f"python{version}/site-packages" in readme for version in python)
+    for version in re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE):
+        assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+        assert f"python{version}/site-packages" in readme
 
 
 def needed(name: str) -> set[Requirement]:
     """Return the requirements of an extra or a dependency group, and of the extras that it includes."""
-    found = set()
-    for requirement in map(
-        Requirement, (PROJECT["optional-dependencies"] | PYPROJECT["dependency-groups"])[name]
-    ):
-        if requirement.name == "transfer_async":
-            found |= set().union(*map(needed, requirement.extras))
-        else:
-            found.add(requirement)
-    return found
+    found = set(map(Requirement, (PROJECT["optional-dependencies"] | PYPROJECT["dependency-groups"])[name]))
+    ours = {requirement for requirement in found if requirement.name == "transfer_async"}
+    return (found - ours).union(*(needed(extra) for one in ours for extra in one.extras))
 
 
 @pytest.mark.parametrize("file", LOCKS)
@@ -196,9 +183,9 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
     assert text.count("==") <= text.count("--hash=sha256:")
 
 
-@pytest.mark.parametrize("file", [*LOCKS, ".ci/release.txt"])
-def test_a_lock_file_names_no_address(file: str) -> None:
-    assert "://" not in (ROOT / file).read_text(encoding="utf-8")
+def test_a_lock_file_names_no_address() -> None:
+    for file in (*LOCKS, ".ci/release.txt"):
+        assert "://" not in (ROOT / file).read_text(encoding="utf-8"), file
 
 
 def test_a_release_is_published_without_a_password() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
@@ -20,21 +20,10 @@ NO = Refused(status=422, order_may_exist=False, key="payment-1", fields=["matche
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Load a file of the page as a module."""
-    blocks = partial(python_block, ROOT / "docs/outcomes.md")
-    return lambda name: module_of(name, blocks(f"{name}.py"), monkeypatch)
-
-
-@pytest.fixture
-def with_aiohttp(page: Callable[[str], ModuleType]) -> ModuleType:
-    return page("with_aiohttp")
-
-
-@pytest.fixture
-def with_fastapi(page: Callable[[str], ModuleType]) -> ModuleType:
-    pytest.importorskip("fastapi", reason="FastAPI is not installed")
-    return page("with_fastapi")
+    name = request.param
+    return module_of(name, python_block(ROOT / "docs/outcomes.md", f"{name}.py"), monkeypatch)
 
 
 def check(error: TransferError, status: int, body: dict[str, Any]) -> None:
@@ -43,47 +32,32 @@ def check(error: TransferError, status: int, body: dict[str, Any]) -> None:
     assert "a text that no caller sees" not in json.dumps(body)
 
 
+@pytest.mark.parametrize("page", ["with_aiohttp"], indirect=True)
 @pytest.mark.parametrize("error", [DOUBT, NO])
-async def test_the_aiohttp_middleware_responds_to_an_error(
-    with_aiohttp: ModuleType, error: TransferError
-) -> None:
+async def test_the_aiohttp_middleware_responds_to_an_error(page: ModuleType, error: TransferError) -> None:
     async def pay(_: web.Request) -> web.Response:
         raise error
 
-    app: web.Application = with_aiohttp.app
+    app: web.Application = page.app
     app.router.add_post("/payments", pay)
     async with TestClient(TestServer(app)) as client, client.post("/payments") as reply:
         check(error, reply.status, await reply.json())
 
 
+@pytest.mark.skipif(find_spec("fastapi") is None, reason="FastAPI is not installed")
+@pytest.mark.parametrize("page", ["with_fastapi"], indirect=True)
 @pytest.mark.parametrize("error", [DOUBT, NO])
 async def test_the_fastapi_exception_handler_responds_to_an_error(
-    with_fastapi: ModuleType, error: TransferError
+    page: ModuleType, error: TransferError
 ) -> None:
     async def pay() -> None:
         raise error
 
-    with_fastapi.app.post("/payments")(pay)
-    sent: list[dict[str, Any]] = []
+    page.app.post("/payments")(pay)
+    receive = AsyncMock(return_value={"type": "http.request", "body": b"", "more_body": False})
+    send = AsyncMock()
+    request = {"type": "http", "method": "POST", "path": "/payments", "query_string": b"", "headers": []}
+    await page.app(request, receive, send)
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/payments",
-        "raw_path": b"/payments",
-        "scheme": "http",
-        "query_string": b"",
-        "headers": [],
-        "http_version": "1.1",
-        "server": ("bank", 80),
-        "root_path": "",
-    }
-    await with_fastapi.app(scope, receive, send)
-
-    check(error, sent[0]["status"], json.loads(sent[1]["body"]))
+    start, body = (call.args[0] for call in send.await_args_list)
+    check(error, start["status"], json.loads(body["body"]))

@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,11 @@ def drawings() -> ModuleType:
     return load("_drawings")
 
 
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return load("_reference")
+
+
 # --- the reference ------------------------------------------------------------------------------
 
 
@@ -50,14 +56,26 @@ def listed() -> dict[str, list[str]]:
     return found
 
 
-def test_the_reference_has_every_public_name_once() -> None:
-    names = listed()["transfer_async"]
+def test_the_reference_has_every_public_module_and_every_name_of_the_package_once(
+    reference: ModuleType,
+) -> None:
+    found = [
+        module.name
+        for package in (transfer_async, integrations)
+        for module in pkgutil.iter_modules(package.__path__, package.__name__ + ".")
+        if "._" not in module.name
+    ]
+    sources = {name: Path(find_spec(name).origin).read_text("utf-8") for name in found}  # type: ignore[union-attr, arg-type]
+    public = {name for name, source in sources.items() if "\n__all__ = " in source}
+    names = listed()
 
-    assert sorted(names) == sorted(transfer_async.__all__)
+    # `faststream` exports the names of this module.
+    assert public - {"transfer_async.integrations.faststream.broker"} <= set(names)
+    assert set(names) == set(reference.PUBLIC)
+    assert sorted(names["transfer_async"]) == sorted(transfer_async.__all__)
 
 
-def test_the_reference_lists_every_name_of_the_public_modules() -> None:
-    reference = load("_reference")
+def test_the_reference_lists_every_name_of_the_public_modules(reference: ModuleType) -> None:
     own_names = {module: reference.own_names(module) for module in reference.PUBLIC}
 
     for module in reference.PUBLIC:
@@ -68,30 +86,7 @@ def test_the_reference_lists_every_name_of_the_public_modules() -> None:
     assert "Order" in own_names["transfer_async.sandbox"]  # the sandbox has its own class named Order
 
 
-def test_the_reference_has_every_public_module() -> None:
-    found = [
-        module.name
-        for package in (transfer_async, integrations)
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + ".")
-    ]
-    public = {name for name in found if "._" not in name and has_all(name)}
-
-    assert public - {"transfer_async.integrations.faststream.broker"} <= set(
-        listed()
-    )  # `faststream` exports the names of this module
-    assert set(listed()) == set(load("_reference").PUBLIC)
-
-
-def has_all(module: str) -> bool:
-    """Return whether a module has an ``__all__``, without importing it."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    return "\n__all__ = " in Path(spec.origin).read_text(encoding="utf-8")
-
-
-def test_a_default_is_shown_as_source_code() -> None:
-    reference = load("_reference")
+def test_a_default_is_shown_as_source_code(reference: ModuleType) -> None:
     written = "(*, attempts: int = attr_dict['attempts'].default, budget: RetryBudget = NOTHING)"
 
     shown = reference.with_defaults(transfer_async.RetryPolicy, written)
@@ -167,14 +162,9 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
 
 @pytest.mark.trial(ci=1, long=1)  # excluded because it runs the complete demo
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
-    demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
-    shown = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
+    # A picture contains special blanks.
+    shown = "".join(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))).split())
 
-    for line in demo_picture.shown():
-        assert without_blanks(line) in shown, f"run python docs/demo_picture.py: {line}"
-
-
-def without_blanks(text: str) -> str:
-    """Remove all white space, because a picture contains special blanks."""
-    return "".join(text.split())
+    for line in load("demo_picture").shown():
+        assert "".join(line.split()) in shown, f"run python docs/demo_picture.py: {line}"
