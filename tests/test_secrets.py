@@ -181,20 +181,25 @@ async def failure(work: Awaitable[object]) -> BaseException:
     return error
 
 
+def at(url: str, **settings: Any) -> Callable[[Bank], AsyncIterator[BaseException]]:
+    """Return a function that yields the errors of an order and a read at an address."""
+
+    async def errors(bank: Bank) -> AsyncIterator[BaseException]:
+        yield await bank.order(url, **settings)
+        yield await bank.read(url, **settings)
+
+    return errors
+
+
 def behind(script: Script, **settings: Any) -> Callable[[Bank], AsyncIterator[BaseException]]:
     """Return a function that yields the errors of an order and a read with a server that runs ``script``."""
 
     async def errors(bank: Bank) -> AsyncIterator[BaseException]:
         async with serving(script) as server:
-            yield await bank.order(server.url, **settings)
-            yield await bank.read(server.url, **settings)
+            async for error in at(server.url, **settings)(bank):
+                yield error
 
     return errors
-
-
-async def nobody_listens(bank: Bank) -> AsyncIterator[BaseException]:
-    yield await bank.order("http://127.0.0.1:1")
-    yield await bank.read("http://127.0.0.1:1")
 
 
 class _NoNames(aiohttp.abc.AbstractResolver):
@@ -219,20 +224,16 @@ async def no_tls(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 def proxied(script: Script, scheme: str) -> Callable[[Bank], AsyncIterator[BaseException]]:
-    """Yield the error with a proxy that requires a password."""
+    """Return a function that yields errors with a proxy that requires a password."""
 
     async def errors(bank: Bank) -> AsyncIterator[BaseException]:
         async with serving(script) as server:
             address = server.url.replace("://", f"://cr3dential-user:{PASSWORD}@")
-            yield await bank.order(f"{scheme}://127.0.0.1:1", proxy=address)
+            async for error in at(f"{scheme}://127.0.0.1:1", proxy=address)(bank):
+                yield error
             assert server.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
-            yield await bank.read(f"{scheme}://127.0.0.1:1", proxy=address)
 
     return errors
-
-
-async def no_proxy(bank: Bank) -> AsyncIterator[BaseException]:
-    yield await bank.order("https://service.invalid", proxy=PROXY)
 
 
 async def undos_that_fail(bank: Bank) -> AsyncIterator[BaseException]:
@@ -268,9 +269,7 @@ async def the_banks_own_requests(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
-    """Yield the errors of a token callable that returns an invalid token, and of one with no other token
-    after a 401.
-    """
+    """Yield the errors of callables that return an invalid token, and no other token after a 401."""
 
     async def with_its_line_end() -> str:
         return f"{TOKEN}\n"
@@ -283,11 +282,10 @@ async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
             raise OSError
         return TOKEN
 
-    twice = RetryPolicy(attempts=2)
     async with serving(replies(http(401, b'{"message": "Unauthorized"}'))) as server:
         for token in (with_its_line_end, one_only):
-            yield await bank.order(server.url, token=token, retry=twice)
-            yield await bank.read(server.url, token=token, retry=twice)
+            async for error in at(server.url, token=token, retry=RetryPolicy(attempts=2))(bank):
+                yield error
 
 
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
@@ -340,7 +338,7 @@ class _Quote:
 
 GARBAGE = head(200, {"X-S3cr3t": "s3cr3t\x00"})
 BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
-    "nobody listens": nobody_listens,
+    "nobody listens": at("http://127.0.0.1:1"),
     "no name": no_name,
     "no TLS": no_tls,
     "garbage in the head": behind(then_closes(GARBAGE)),
@@ -366,7 +364,7 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
     "a proxy that asks again": proxied(replies(http(407, WORDS)), "https"),
     "a proxy that answers garbage": proxied(then_closes(GARBAGE), "https"),
     "a proxy without TLS": proxied(then_closes(GARBAGE), "http"),
-    "no proxy": no_proxy,
+    "no proxy": at("https://service.invalid", proxy=PROXY),
     "undos that fail": undos_that_fail,
     "the bank's own requests": the_banks_own_requests,
     "tokens": tokens,
@@ -439,15 +437,12 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "a token of bytes": wrong(token=TOKEN.encode()),
     "no https": wrong(base_url="http://host"),
     **{f"a login in the address: {login}": wrong(base_url=f"https://{login}") for login in ODD_LOGINS},
-    "a lease that is too short": wrong(lease=0.1),
     "no duration": wrong(settle_after="soon"),
-    "no hook": wrong(hooks=[5]),
     "no journal": wrong(journal=5),
     "no proxy": wrong(proxy=f"{TOKEN}:8080"),
     "a proxy with a path": wrong(proxy=PROXY.replace("-of", "/of")),
     "a proxy with a fragment": wrong(proxy=PROXY.replace("-of", "#of")),
     "a proxy with a line's end": wrong(proxy=f"{PROXY}\n"),
-    "no number": wrong(max_connections=0),
     "a setting that there is not": wrong(lase=5),
     "no scope": wrong(scope=""),
     "a header with a line's end": wrong(headers={"X-Gateway-Key": "cr3dential\n"}),

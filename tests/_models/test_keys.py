@@ -3,7 +3,6 @@
 import json
 import re
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tests.support.bank import World, new_order
 from tests.support.cases import each
 from tests.support.journalling import claim, doubt, mark
 from tests.support.order_files import csv_text, read_csv, row
-from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import Decision, InvalidOrder, KeyState, MemoryJournal, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
 from transfer_async._models import requests
@@ -105,26 +103,6 @@ def test_every_character_that_unicode_ignores_counts_as_invisible():
 
     assert len(ignorable) > 4000
     assert ignorable - set(requests.UNSEEN.findall(every)) == set()
-
-
-@ONLY_IN_TRIALS
-def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
-    """In DejaVu Sans, which has 6,000 glyphs, every character with an empty glyph is refused."""
-    pytest.importorskip("fontTools", reason="it reads the font")
-    from fontTools.ttLib import TTFont
-    from matplotlib import get_data_path
-
-    font = TTFont(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
-    starts = font["loca"]  # the offset of each glyph's outline; an empty glyph has length 0
-    blank = {
-        chr(number)
-        for number, name in font.getBestCmap().items()
-        if starts[font.getGlyphID(name)] == starts[font.getGlyphID(name) + 1]
-    }
-
-    assert len(font.getBestCmap()) - len(blank) > 5000
-    assert "\u2800" in blank
-    assert [hex(ord(one)) for one in blank if requests.problem(f"K{one}9") is None and one != " "] == []
 
 
 VISIBLE = {

@@ -47,27 +47,35 @@ with_pyperf = pytest.mark.skipif(  # pyperf is not needed to run the tests
 ABOUT: dict[str, Any] = {"date": "2024-05-06", "commit": "abc", "versions": {"aiohttp": "3"}}
 
 
-def shares(findings: AreaResult) -> list[float | None]:
-    return [goal.measured for goal in findings.goals]
+def run_program(*arguments: str) -> str:
+    """Run a benchmark program in its own process. Return its output."""
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.trial(long=1)
 def test_the_journals_program_prints_its_tables_and_writes_its_figures(tmp_path: Path):
     figures = tmp_path / "figures.json"
     smallest = ["--rounds=1", "--orders=8", "--growth=100", "--concurrency", "64", "--server=raw"]
-    command = [sys.executable, "-m", "benchmarks", "journal", *smallest, f"--json={figures}"]
+    printed = run_program("journal", *smallest, f"--json={figures}")
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert "| MemoryJournal " in done.stdout
-    assert "of MemoryJournal" in done.stdout
+    assert "| MemoryJournal " in printed
+    assert "of MemoryJournal" in printed
     found = json.loads(figures.read_text(encoding="utf-8"))
     assert {"MemoryJournal", "SQLiteJournal"} <= {one["journal"] for one in found["speeds"]}
     assert all(one["rate"] > 0 for one in found["speeds"])
     assert all(0 < one["p50"] <= one["p99"] for one in found["waits"])
     assert found["growths"][0]["many"] == 100
     assert {one["met"] for one in found["goals"]} <= {True, False}
+
+
+def test_the_suite_measures_the_chosen_areas_and_writes_its_report(tmp_path: Path):
+    run_program("suite", "--quick", "--only=profile", f"--out={tmp_path}")
+
+    assert "Where the time of one `create_order` goes" in (tmp_path / "report.md").read_text("utf-8")
+    assert json.loads((tmp_path / "report.json").read_text("utf-8"))["areas"][0]["area"] == "profile"
 
 
 def test_orders_are_the_same_for_the_same_seed():
@@ -108,21 +116,13 @@ def test_ratios_are_computed_within_a_round():
     assert ratio(slow, fast, lambda one: one.rate) == 0.5
 
 
-# --- the areas ----------------------------------------------------------------------------------
-
-
 def test_contenders_create_orders_and_missing_ones_are_named():
     found = measure_create(SMALLEST)
 
     assert {line.partition(":")[0] for line in found.left_out} == missing
     assert {row[0] for row in found.tables[0].rows} == {OURS, BARE, HANDWRITTEN, *NEEDED} - missing
-    assert [goal.measured is None for goal in found.goals] == [
-        False,
-        False,
-        TREASURY in missing,
-        STRIPE in missing,
-        False,
-    ]
+    needed = [None, None, TREASURY, STRIPE, None]
+    assert [goal.measured is None for goal in found.goals] == [name in missing for name in needed]
 
 
 @with_pyperf
@@ -133,13 +133,8 @@ def test_decoding_is_measured():
     assert all(value > 0 for value in found.figures.values())
 
 
-def test_imports_are_measured():
-    found = measure_imports(SMALLEST)
-
-    assert found.figures["import: aiohttp, ms"] > 0
-
-
-def test_no_extra_is_imported_with_the_package():
+def test_imports_are_measured_and_no_extra_is_imported_with_the_package():
+    assert measure_imports(SMALLEST).figures["import: aiohttp, ms"] > 0
     assert extras_imported() == []
 
 
@@ -152,13 +147,10 @@ def test_memory_is_measured_with_all_orders_in_flight():
 
 @pytest.mark.trial(long=1)
 def test_growth_is_measured():
-    found = measure_scale(SMALLEST)
+    measured = [goal.measured for goal in measure_scale(SMALLEST).goals]
 
-    assert len(found.goals) == 7
-    assert all(share is not None and share > 0 for share in shares(found))
-
-
-# --- contenders ---------------------------------------------------------------------------------
+    assert len(measured) == 7
+    assert all(share is not None and share > 0 for share in measured)
 
 
 def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -178,17 +170,17 @@ def test_a_failing_contender_is_reported_and_ended():
 
 def test_the_raw_service_holds_responses_until_all_requests_have_arrived():
     with run_service("raw", hold=2) as remote:
-        answers = [_post(remote.base_url + "/v1/transfers") for _ in range(WARM_UP_REQUESTS)]
+
+        def post(path: str, *, wait: float) -> bytes:
+            request = urllib.request.Request(remote.base_url + path, data=new_orders(1)[0].to_json())
+            with urllib.request.urlopen(request, timeout=wait) as response:
+                return response.read()
+
+        answers = [post("/v1/transfers", wait=10.0) for _ in range(WARM_UP_REQUESTS)]
 
         assert len({json.loads(answer)["id"] for answer in answers}) == WARM_UP_REQUESTS
         with pytest.raises(TimeoutError):
-            _post(remote.base_url + CREATE_ORDER_PATH, wait=0.2)
-
-
-def _post(url: str, *, wait: float = 10.0) -> bytes:
-    request = urllib.request.Request(url, data=new_orders(1)[0].to_json())
-    with urllib.request.urlopen(request, timeout=wait) as response:
-        return response.read()
+            post(CREATE_ORDER_PATH, wait=0.2)
 
 
 # --- the report ---------------------------------------------------------------------------------
@@ -202,12 +194,8 @@ def test_a_goal_is_met_missed_or_not_measured():
 
 
 def test_the_report_has_goals_tables_and_missing_contenders():
-    tables = [Table("Numbers", ("n",), [(1,)], "A note.")]
-    found = AreaResult(
-        "area", [Goal("speed", "light", "<= 1.0", 0.5)], tables, {"f": 1.0}, ["somebody: gone"]
-    )
-
-    report = as_text(ABOUT, [found])
+    goals, tables = [Goal("speed", "light", "<= 1.0", 0.5)], [Table("Numbers", ("n",), [(1,)], "A note.")]
+    report = as_text(ABOUT, [AreaResult("area", goals, tables, {"f": 1.0}, ["somebody: gone"])])
 
     assert "| speed |   light | <= 1.0 |      0.5 | met |      |" in report
     assert "- somebody: gone" in report
@@ -228,14 +216,11 @@ def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.
 
 
 def test_two_runs_are_compared_figure_by_figure():
-    before, after = (
-        json.loads(
-            as_json(ABOUT, [AreaResult("a", [Goal("x", "y", "<= 1.0", value)], (), {"time, µs": value})])
-        )
-        for value in (2.0, 1.0)
-    )
+    def report(value: float) -> Any:
+        goals = [Goal("x", "y", "<= 1.0", value)]
+        return json.loads(as_json(ABOUT, [AreaResult("a", goals, (), {"time, µs": value})]))
 
-    text = compare.compare_reports(before, after)
+    text = compare.compare_reports(report(2.0), report(1.0))
 
     assert "NOT MET, then met" in text
     assert "| time, µs | 2 | 1 |  0.50 |" in text
@@ -254,13 +239,3 @@ def test_without_a_name_the_programs_are_listed(capsys: pytest.CaptureFixture[st
 
     told = capsys.readouterr().out
     assert all(told.count(what) == 2 for _, what in PROGRAMS.values())
-
-
-def test_the_program_measures_the_chosen_areas_and_writes_its_report(tmp_path: Path):
-    command = [sys.executable, "-m", "benchmarks", "suite", "--quick", "--only=profile", f"--out={tmp_path}"]
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert "Where the time of one `create_order` goes" in (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["areas"][0]["area"] == "profile"

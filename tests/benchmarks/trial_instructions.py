@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.programs.guard import guard_command
 from benchmarks.programs.guard.guard_command import BLOCKS, CALLS, DECODE, ORDER, Figure, key, stored
+from tests.support.cases import each
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
 ADVICE = "if that is as it should be: python -m benchmarks guard --store"
@@ -60,23 +61,18 @@ def test_an_extra_copy_changes_instructions(usual: dict[str, float]):
     assert not Figure(ORDER, wasteful[ORDER], usual[ORDER]).is_within_margin
 
 
-def test_a_change_within_a_tenth_is_accepted():
-    assert Figure(ORDER, 109.9, 100.0).is_within_margin
-    assert Figure(ORDER, 90.1, 100.0).is_within_margin
-    assert not Figure(ORDER, 110.1, 100.0).is_within_margin
-    assert not Figure(ORDER, 89.9, 100.0).is_within_margin
+@each(("found", "is_within"), [(109.9, True), (90.1, True), (110.1, False), (89.9, False)])
+def test_a_change_within_a_tenth_is_accepted(found: float, is_within: bool):
+    assert Figure(ORDER, found, 100.0).is_within_margin is is_within
 
 
 def test_figures_of_another_version_are_named_and_not_compared():
     kept = {"CPython 2.7, aiohttp 0.1": {"build": "an old one", "figures": {CALLS: 1.0}}}
+    why = f"not compared: figures are stored for CPython 2.7, aiohttp 0.1, not for {key()}"
 
     (line,) = guard_command.compare_figures({CALLS: 5.0}, kept)
 
-    assert line.is_within_margin
-    assert (
-        str(line)
-        == f"{CALLS}: 5.0; not compared: figures are stored for CPython 2.7, aiohttp 0.1, not for {key()}"
-    )
+    assert (line.is_within_margin, str(line)) == (True, f"{CALLS}: 5.0; {why}")
 
 
 def test_instructions_of_another_build_are_not_compared_but_calls_are():
@@ -90,14 +86,12 @@ def test_instructions_of_another_build_are_not_compared_but_calls_are():
 
 
 def test_storing_figures_keeps_those_of_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(guard_command, "STORED", tmp_path / "guard.json")
-    (tmp_path / "guard.json").write_text(
-        json.dumps({"another": {"build": "", "figures": {}}}), encoding="utf-8"
-    )
+    file, other = tmp_path / "guard.json", {"another": {"build": "", "figures": {}}}
+    file.write_text(json.dumps(other), encoding="utf-8")
+    monkeypatch.setattr(guard_command, "STORED", file)
 
     guard_command.store({CALLS: 12.34})
 
     assert set(stored()) == {"another", key()}
-    assert [line.is_within_margin for line in guard_command.compare_figures({CALLS: 12.34}, stored())] == [
-        True
-    ]
+    (line,) = guard_command.compare_figures({CALLS: 12.34}, stored())
+    assert line.is_within_margin

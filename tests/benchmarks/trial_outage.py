@@ -76,13 +76,10 @@ def test_each_client_has_a_budget_of_its_own(budgeted: OutageResult):
     assert fleet.requests - fleet.calls > budgeted.requests - budgeted.calls
 
 
-def test_the_same_seed_gives_the_same_outage(budgeted: OutageResult):
+def test_the_same_seed_gives_the_same_outage_within_the_budget(budgeted: OutageResult):
     again = simulate(DEFAULT, recovery_window=0.0)
 
     assert (again.calls, again.requests) == (budgeted.calls, budgeted.requests)
-
-
-def test_requests_equal_the_attempts_and_stay_within_the_budget(budgeted: OutageResult):
     assert budgeted.calls <= budgeted.requests <= budgeted.calls + 500 // 5
 
 

@@ -103,11 +103,11 @@ class Story:
 
     Args:
         where: the current directory.
-        environment: the environment of the process, which commands may change.
+        set_variable: sets an environment variable of the process.
     """
 
-    def __init__(self, where: Path, environment: dict[str, str]) -> None:
-        self._where, self._environment = where, environment
+    def __init__(self, where: Path, set_variable: Callable[[str, str], None]) -> None:
+        self._where, self._set_variable = where, set_variable
         self._printed = ""
         self._sandboxes = contextlib.ExitStack()
         self._not_yet_run: dict[str, str] = {}
@@ -192,12 +192,12 @@ class Story:
     def _handler(self, words: list[str]) -> Callable[[list[str]], str]:
         first = Path(words[0]).name or words[0]
         known = {
-            ".": _nothing,
-            "cd": _nothing,
+            ".": lambda _: "",
+            "cd": lambda _: "",
             "export": self._export,
             "pip": _check_install,
             "pytest": self._pytest,
-            "sphinx-build": _nothing,
+            "sphinx-build": lambda _: "",
             "transfer-async": self._transfer_async,
         }
         if first in ("python", "python3"):
@@ -207,7 +207,7 @@ class Story:
     def _export(self, words: list[str]) -> str:
         for word in words[1:]:
             name, _, value = word.partition("=")
-            self._environment[name] = value
+            self._set_variable(name, value)
         return ""
 
     def _program(self, words: list[str]) -> str:
@@ -305,10 +305,6 @@ def assert_output(output: str, shown: str) -> None:
 
 
 # --- what is only checked -----------------------------------------------------------------------
-
-
-def _nothing(_words: list[str]) -> str:
-    return ""
 
 
 def _check_install(words: list[str]) -> str:

@@ -129,28 +129,18 @@ async def at_service(
             yield sandbox, session
 
 
-def test_both_services_have_the_same_shared_files() -> None:
+def test_the_examples_have_the_same_shared_files() -> None:
     """Each directory must be complete, so that it can be copied."""
-    for name in ("bank.py", "callers.py"):
-        assert len({(EXAMPLES / service / name).read_text(encoding="utf-8") for service in SERVICES}) == 1
-    assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (
-        EXAMPLES / "aiohttp_service/bank.py"
-    ).read_text(encoding="utf-8")
+    for name, directories in {"bank.py": (*SERVICES, "worker"), "callers.py": SERVICES}.items():
+        texts = {(EXAMPLES / directory / name).read_text("utf-8") for directory in directories}
+        assert len(texts) == 1, name
 
 
-# --- the others ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def worker(load: Load) -> ModuleType:
-    return load("worker", "__main__")
-
-
-async def test_the_worker_publishes_the_outcome_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
+async def test_the_worker_publishes_the_outcome_of_each_command(load: Load, tmp_path: Path) -> None:
+    worker = await asyncio.to_thread(load, "worker", "__main__")
     broker, sandbox = await worker.play(tmp_path)
-    outcomes = [(outcome.key, outcome.outcome) for outcome in broker.outcomes]
 
-    assert outcomes == [
+    assert [(outcome.key, outcome.outcome) for outcome in broker.outcomes] == [
         ("payment-1", Outcome.CREATED),
         ("payment-1", Outcome.CREATED),
         ("payment-2", Outcome.REFUSED),
@@ -186,18 +176,17 @@ async def test_the_payroll_ends_with_every_line_created_once(
 
 @ONLY_IN_TRIALS
 def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
-    """Tests that pass for any bank would be useless."""
+    """Tests that pass for any bank would be useless. Without a key, the client makes one for each call."""
     test, code = (
-        (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
-        for name in ("test_payments.py", "payments.py")
+        (EXAMPLES / "own_tests" / name).read_text("utf-8") for name in ("test_payments.py", "payments.py")
     )
     of_page = python_block(ROOT / "docs/testing.md", "test_payments.py")
     files = {
         "payments.py": code,
         "test_payments.py": test,
-        "twice.py": with_another_key(code, "key=payment_id"),
+        "twice.py": code.replace("key=payment_id", "key=None"),
         "test_twice.py": test.replace("from payments import", "from twice import"),
-        "test_page_twice.py": with_another_key(of_page, 'key="payment-8731"'),
+        "test_page_twice.py": of_page.replace('key="payment-8731"', "key=None"),
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -205,8 +194,8 @@ def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) ->
     _, output = run_pytest(tmp_path, "-q", "--tb=no")
     failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", output, re.MULTILINE))
 
-    assert len([name for file, name in failed if file == "test_page_twice"]) == 1
-    assert [name for file, name in failed if file != "test_page_twice"] == [
+    assert [file for file, _ in failed].count("test_page_twice") == 1
+    assert [name for file, name in failed if file == "test_twice"] == [
         "test_a_payment_is_paid_and_its_hold_stays",
         "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice",
         "test_a_lost_answer_is_found_on_the_statement",
@@ -217,25 +206,14 @@ def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) ->
     assert "33 passed" in output
 
 
-def with_another_key(code: str, key: str) -> str:
-    """Return the code without its key, so that the client generates a new key for each call."""
-    assert key in code
-    return code.replace(key, "key=None")
-
-
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_each_examples_readme_has_one_command(directory: str) -> None:
-    (commands,) = re.findall(
-        r"^```sh\n(.*?)^```$",
-        (EXAMPLES / directory / "README.md").read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
+    readme, table = (
+        path.read_text("utf-8") for path in (EXAMPLES / directory / "README.md", EXAMPLES / "README.md")
     )
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     install, run = commands.splitlines()
-    row = next(
-        line
-        for line in (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines()
-        if f"[{directory}]" in line
-    )
+    row = next(line for line in table.splitlines() if f"[{directory}]" in line)
 
     assert install.startswith("pip install ")
     assert run in (f"python docs/examples/{directory}", f"pytest docs/examples/{directory}")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster
-from nats import connect
 
 from tests.docs.story import (
     PAGES,
@@ -24,10 +23,8 @@ from tests.docs.story import (
     python_block,
 )
 from tests.support.bank import World, new_order
-from tests.support.brokers import NatsServer
 from tests.support.cases import each
-from tests.support.commands import running
-from transfer_async import OrderCommand, OrderOutcome, Outcome, OutcomeUnknown, SQLiteJournal
+from transfer_async import OutcomeUnknown, SQLiteJournal
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 from transfer_async.testing import RunningSandbox
 
@@ -49,29 +46,14 @@ def story(
     """Return a `Story` with an empty directory, the tutorial's bank, and a running sandbox."""
     looked_for = blockbuster.functions["os.getcwd"]
     looked_for.deactivate()  # the code of the pages uses relative paths
-    environment = {
-        "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
-        "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
-    }
-    for name, value in {**environment, "TRANSFER_JOURNAL": ""}.items():
-        monkeypatch.setenv(name, value)  # restored at the end, even if the story changes them
-    monkeypatch.delenv("TRANSFER_JOURNAL")
+    monkeypatch.setenv("TRANSFER_BASE_URL", sandbox_elsewhere.base_url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", sandbox_elsewhere.token)
     monkeypatch.chdir(tmp_path)
-    story = Story(tmp_path, _Environment(monkeypatch))
+    story = Story(tmp_path, monkeypatch.setenv)
     story.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
     yield story
     story.close()
     looked_for.activate()
-
-
-class _Environment(dict[str, str]):
-    """The process's environment during one test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-
-    def __setitem__(self, name: str, value: str) -> None:
-        self._monkeypatch.setenv(name, value)
 
 
 async def _doubts(sandbox: Sandbox, where: Path) -> None:
@@ -132,48 +114,6 @@ def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandb
     assert outcomes.count('"outcome":"created"') == 2
 
 
-@pytest.mark.trial(ci=1, long=1)  # tests/worker has a similar test
-async def test_the_worker_takes_orders_from_nats(
-    sandbox_elsewhere: Sandbox, nats: NatsServer, database: str, tmp_path: Path
-) -> None:
-    page = await asyncio.to_thread((DOCS / "workers.md").read_text, encoding="utf-8")
-    (command,) = re.findall(r"^transfer-async (worker --broker .*)$", page, re.MULTILINE)
-    module = await asyncio.to_thread(python_block, DOCS / "workers.md", "our_bank.py")
-    await asyncio.to_thread((tmp_path / "our_bank.py").write_text, module)
-    command = command.replace("nats://broker:4222", nats.address)
-    command = command.replace("postgresql://db/payments", database)
-    environment = {
-        "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
-        "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
-    }
-    order = OrderCommand(key="from-the-docs", order=new_order()).to_json()
-
-    async with running(*shlex.split(command), cwd=tmp_path, **environment) as worker:
-        await worker.line("health ")
-        async with running("send", "--broker", nats.address, "-") as sending:
-            assert sending.process.stdin is not None
-            sending.process.stdin.write(order)
-            sending.process.stdin.close()
-            assert (await sending.end())[0] == 0
-        outcome = await first_outcome(nats.address)
-        worker.process.terminate()
-        assert (await worker.end())[0] == 0
-
-    assert (outcome.key, outcome.outcome) == ("from-the-docs", Outcome.CREATED)
-    assert outcome.order_id in sandbox_elsewhere.orders
-
-
-async def first_outcome(address: str) -> OrderOutcome:
-    """Return the first published outcome, read with the NATS client."""
-    connection = await connect(address)
-    try:
-        reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
-        message = await reader.next_msg(timeout=60)
-    finally:
-        await connection.close()
-    return OrderOutcome.from_json(message.data)
-
-
 # --- commands that .ci/run runs -------------------------------------------------------------------
 
 
@@ -204,18 +144,14 @@ def test_every_pip_install_in_a_sentence_works_from_a_clone(page: Path) -> None:
 
 def test_shown_output_is_compared_with_real_output() -> None:
     assert_output("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
-    with pytest.raises(AssertionError):
-        assert_output("a\nb\n", "a\n")
-    with pytest.raises(AssertionError):
-        assert_output("a\n", "a\nb\n")
+    for output, shown in (("a\nb\n", "a\n"), ("a\n", "a\nb\n")):
+        with pytest.raises(AssertionError):
+            assert_output(output, shown)
 
 
 def test_a_block_that_cannot_be_run_is_an_error(story: Story, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```ruby\nputs 1\n```\n", encoding="utf-8")
-    with pytest.raises(AssertionError, match="a block of ruby cannot be run"):
-        story.play(page)
-
-    page.write_text("```sh\nrm -rf /\n```\n", encoding="utf-8")
-    with pytest.raises(KeyError):
-        story.play(page)
+    for block, error in (("ruby\nputs 1", AssertionError), ("sh\nrm -rf /", KeyError)):
+        page.write_text(f"```{block}\n```\n", encoding="utf-8")
+        with pytest.raises(error):
+            story.play(page)
