@@ -235,14 +235,6 @@ class HasItsOwnTime(OwnJournal):
         return 1_700_000_000.0
 
 
-class EncodesTheReplyAgain(OwnJournal):
-    async def read(self, scope, key):
-        entry = await super().read(scope, key)
-        if entry is None or entry.reply is None:
-            return entry
-        return replace(entry, reply=json.dumps(json.loads(entry.reply)).encode())
-
-
 class Loses(OwnJournal):
     """Returns an entry without some of its data, as `LOSING` describes."""
 
@@ -268,6 +260,9 @@ def changed_intent(**changes):
 
 LOSING = {
     "CutsTheReplyAt64KB": lambda entry: {"reply": entry.reply and entry.reply[:65_535]},
+    "EncodesTheReplyAgain": lambda entry: {
+        "reply": entry.reply and json.dumps(json.loads(entry.reply)).encode()
+    },
     "LosesReceipts": lambda entry: {"receipts": {}},
     "LosesHeld": lambda entry: {"held": None},
     "LosesTheHoldOfTheIntent": changed_intent(held=None),
@@ -304,22 +299,17 @@ class WritesEnds(OwnJournal):
         return verdict
 
 
-class KeepsAnEarlierEnd(WritesEnds):
-    """Uses ``COALESCE(excluded.ended_at, ended_at)``: a key in use or in doubt is pruned, then paid again."""
-
-    def ended_at(self, before, after, first):
-        return before if after is None else after
+ENDS = {
+    # Uses ``COALESCE(excluded.ended_at, ended_at)``: a key in use or in doubt is pruned, then paid again.
+    "KeepsAnEarlierEnd": lambda before, after, first: before if after is None else after,
+    "PrunesByTheFirstClaim": lambda before, after, first: after and first,
+}
 
 
 class KeepsTheFirstEnd(WritesEnds):
     def ended_at(self, before, after, first):
         self._kept = getattr(self, "_kept", before) or before or after
         return after and self._kept
-
-
-class PrunesByTheFirstClaim(WritesEnds):
-    def ended_at(self, before, after, first):
-        return after and first
 
 
 class ListsRefuted(OwnJournal):
@@ -500,19 +490,18 @@ CHANGED = {
     (ChangesHistory, "changed"): HISTORIES,
     (ChangesWork, "page"): PAGES,
     (Loses, "lost"): LOSING,
+    (WritesEnds, "ended_at"): ENDS,
 }
 WRONG = [
-    *(
-        type(name, (base,), {method: staticmethod(function)})
-        for (base, method), functions in CHANGED.items()
-        for name, function in functions.items()
-    ),
-    *(
-        kind
-        for base in (OwnJournal, *RIGHT)
-        for kind in base.__subclasses__()
-        if kind.__module__ == __name__ and kind not in (*RIGHT, *(base for base, _ in CHANGED))
-    ),
+    kind
+    for base in (OwnJournal, *RIGHT)
+    for kind in base.__subclasses__()
+    if kind.__module__ == __name__ and kind not in [*RIGHT, *(base for base, _ in CHANGED)]
+]
+WRONG += [
+    type(name, (base,), {method: staticmethod(function)})
+    for (base, method), functions in CHANGED.items()
+    for name, function in functions.items()
 ]
 
 

@@ -15,13 +15,12 @@ from tests.support import journalling as j
 from tests.support.bank import Time, World, new_order
 from tests.support.cases import each
 from tests.support.journalling import judged, made
-from transfer_async import AlreadyCreated, JournalFailed, KeyBusy, MemoryJournal, OutcomeUnknown
+from transfer_async import JournalFailed, MemoryJournal
 from transfer_async._models.errors import Cause, CauseKind, Outcome
 from transfer_async.journal import state_machine, transitions
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection
 from transfer_async.journal.operator_transitions import latest
 from transfer_async.journal.transitions import Move
-from transfer_async.sandbox import CloseAfterProcessing
 
 DAY = 86_400.0
 
@@ -81,8 +80,9 @@ def test_max_keys_must_be_a_whole_number(max_keys: Any):
         MemoryJournal(max_keys=max_keys)
 
 
-DOUBT = (j.claim(client_made=True), j.mark(), j.doubt())
-RELEASED = (j.claim(client_made=True), j.release(None, pending_undos=j.undos("hold")))
+CLAIM = j.claim(client_made=True)
+DOUBT = (CLAIM, j.mark(), j.doubt())
+RELEASED = (CLAIM, j.release(None, pending_undos=j.undos("hold")))
 REFUTED = (*DOUBT, j.SETTLE_AFTER, j.refute(pending_undos=j.undos("hold")))
 PUBLISHED = (
     *DOUBT[:2],
@@ -101,7 +101,7 @@ def undo_done(entry: Entry) -> Move:
 
 
 ENDS: dict[str, tuple[tuple[Any, ...], bool]] = {
-    "created": ((j.claim(client_made=True), j.mark(), j.create()), False),
+    "created": ((CLAIM, j.mark(), j.create()), False),
     "in doubt": (DOUBT, True),
     "an undo is pending": (RELEASED, True),
     "its undo is done": ((*RELEASED, undo_done), False),
@@ -110,6 +110,7 @@ ENDS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "refuted, and its undo is done": ((*REFUTED, undo_done), True),
     "refuted, then suspected": ((*REFUTED, j.suspect()), True),
     "resolved, and its end is published": ((*PUBLISHED, end_published), True),
+    "ended by another worker": ((CLAIM, j.LEASE, j.take_over(), j.release(None, epoch=2)), True),
     "recorded by a retry, then noted": ((*DOUBT[:2], replace(j.create(), retried=True), j.note()), True),
 }
 """Transitions of a key that the client generated, pauses in seconds, and whether the key is kept."""
@@ -184,20 +185,6 @@ async def test_a_key_in_use_in_doubt_or_with_a_pending_undo_is_never_forgotten(
     assert await has(journal, "k")
 
 
-async def test_a_generated_key_that_an_error_returned_with_a_doubt_never_pays_twice(world: World):
-    """The error gave the generated key to the caller: a second call with it must not pay again."""
-    world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
-    world.sandbox.faults.add(CloseAfterProcessing())
-    async with world.client() as client:
-        doubt = await banks.failure(client.create_order(new_order()), OutcomeUnknown)
-        (order_id,) = world.sandbox.orders
-        await client.resolve(doubt.key, order_id=order_id, by="ada", reason="seen")
-        known = await banks.failure(client.create_order(new_order(), key=doubt.key), AlreadyCreated)
-
-    assert known.order_id == order_id
-    assert len(world.sandbox.requests) == 1
-
-
 async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_twice(world: World):
     """The order was recorded late, after the error had given the key to the caller."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
@@ -210,24 +197,6 @@ async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_t
 
     assert again == failed.order
     assert len(world.sandbox.requests) == 1
-
-
-async def test_a_hold_placed_after_others_freed_the_clients_key_is_released(world: World):
-    """The hook outlasted its worker's lease. The key must still be known when the hook ends."""
-    world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
-
-    async def sleep(_: object) -> None:
-        world.bank.on_place = None
-        world.time.pass_(100.0)
-        await world.recover()
-
-    world.bank.on_place = sleep
-    async with world.client() as client:
-        busy = await banks.failure(client.create_order(new_order()), KeyBusy)
-
-    assert busy.key is not None
-    assert world.bank.open == {}
-    assert not world.sandbox.requests
 
 
 @pytest.mark.parametrize(("client_made", "kept"), [(True, 0), (False, 100)])
