@@ -1,7 +1,6 @@
 """The disposition of a message: every row of the table, compared with a table written from the design."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from transfer_async.worker.handler import RULES, Action, Delays, Disposition, di
 ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, Action.LEAVE
 
 
-def public(of: type) -> set[type]:
+def public(of):
     """Return the class ``of`` and all its public subclasses."""
     found = {of}.union(*map(public, of.__subclasses__()))
     return {kind for kind in found if kind.__module__ == e.__name__}
@@ -23,7 +22,7 @@ INACTIVE_BENEFICIARY = e.BeneficiaryNotVerified(
     result=MatchResult.NOT_POSSIBLE, reason=e.NotVerifiedReason.INACTIVE
 )
 
-EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
+EXPECTED = [
     (e.AlreadyCreated(order_id="tx-1"), ACK, {}),
     (e.OutcomeUnknown(), ACK, {}),
     (e.UnreadableOrder(), ACK, {}),
@@ -73,9 +72,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
 
 
 @each(("result", "action", "more"), EXPECTED)
-def test_each_result_has_the_expected_disposition(
-    result: BaseException, action: Action, more: dict[str, Any]
-):
+def test_each_result_has_the_expected_disposition(result, action, more):
     what = disposition(result)
 
     expected = {"after": 1.0 if action is RETRY else 0.0, **more}
@@ -114,6 +111,6 @@ def test_the_delay_doubles_with_each_delivery_up_to_a_limit():
 
 
 @each(("first", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])
-def test_delays_are_checked(first: float, longest: float):
+def test_delays_are_checked(first, longest):
     with pytest.raises(ValueError, match="first and longest"):
         Delays(first, longest)

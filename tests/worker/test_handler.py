@@ -1,16 +1,14 @@
 """Redelivered messages: at most one order, an outcome each time, and a notification when a doubt ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
 from unittest.mock import Mock
 
 import attrs
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import World, new_order, refused_order
+from tests.support.bank import new_order, refused_order
 from transfer_async import MemoryJournal, Rate, RetryPolicy, TransferClient
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
@@ -23,45 +21,44 @@ from transfer_async._models.errors import (
     PreflightFailed,
     UnreadableOrder,
 )
-from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
 from transfer_async.journal import transitions
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Status
-from transfer_async.worker.handler import Action, Handled, Handler
+from transfer_async.worker.handler import Action, Handler
 
 ONCE = RetryPolicy(attempts=1)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world():
     async with banks.world() as world:
         world.journal.durable = True
         yield world
 
 
 @pytest.fixture
-async def handler(world: World) -> AsyncIterator[Handler]:
+async def handler(world):
     async with world.client() as client:
         yield Handler(client)
 
 
-def command(order: NewOrder | None = None, **changes: Any) -> bytes:
+def command(order=None, **changes):
     return OrderCommand(**{"key": "k", "order": order or new_order(), **changes}).to_json()
 
 
-async def untold(handler: Handler) -> list[OrderOutcome]:
+async def untold(handler):
     return [outcome async for outcome in handler.untold()]
 
 
-def said(handled: Handled) -> tuple[Action, Outcome | None]:
+def said(handled):
     return handled.disposition.action, handled.outcome.outcome if handled.outcome else None
 
 
 # --- redeliveries -------------------------------------------------------------------------------
 
 
-async def test_a_redelivered_command_returns_the_same_order(world: World, handler: Handler):
+async def test_a_redelivered_command_returns_the_same_order(world, handler):
     first = await handler.handle(command())
     again = await handler.handle(command(), deliveries=2)
 
@@ -74,7 +71,7 @@ async def test_a_redelivered_command_returns_the_same_order(world: World, handle
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, handler: Handler):
+async def test_a_redelivered_refusal_is_answered_from_the_record(world, handler):
     first = await handler.handle(command(refused_order()))
     again = await handler.handle(command(refused_order()), deliveries=2)
 
@@ -86,9 +83,7 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
 
 
 @pytest.mark.parametrize("limit", ["send_before", "deadline"])
-async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time_has_passed(
-    world: World, limit: str
-):
+async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time_has_passed(world, limit):
     """Without this, the sender of the command releases its hold, and a redelivery still creates the order."""
     at_limit = world.time.clock.utc() + timedelta(seconds=30)
     late = command(held="bank-1", **{limit: at_limit})
@@ -108,18 +103,16 @@ async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time
 
 
 @pytest.mark.parametrize("no", ["hook", "late"])
-async def test_not_sent_is_never_published_after_another_worker_published_created(
-    world: World, monkeypatch: pytest.MonkeyPatch, no: str
-):
+async def test_not_sent_is_never_published_after_another_worker_published_created(world, monkeypatch, no):
     """The message was delivered twice: one worker failed, and the other worker created the order."""
-    published: list[tuple[Outcome, bool]] = []
+    published = []
     check, moment = world.bank.step("check"), None
     world.bank.place_error = HoldFailed("too little on the account")
     if no == "late":
         world.bank.place_error, moment = None, world.time.clock.utc() + timedelta(seconds=1)
         world.bank.on_placed = world.passing(2.0)
 
-    async def work(deliveries: int) -> Handled:
+    async def work(deliveries):
         async with world.client(hooks=[check, world.bank.hold]) as client:
             at_limit = None if deliveries > 1 else moment
             handled = await Handler(client).handle(command(send_before=at_limit), deliveries=deliveries)
@@ -127,7 +120,7 @@ async def test_not_sent_is_never_published_after_another_worker_published_create
             published.append((handled.outcome.outcome, handled.outcome.order_may_exist))
         return handled
 
-    async def undo(*_: object) -> None:
+    async def undo(*_):
         monkeypatch.undo()
         world.bank.place_error = world.bank.on_placed = None
         await work(2)
@@ -142,14 +135,14 @@ async def test_not_sent_is_never_published_after_another_worker_published_create
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_different_order_under_a_created_key_is_dead_lettered(handler: Handler):
+async def test_a_different_order_under_a_created_key_is_dead_lettered(handler):
     await handler.handle(command())
     other = await handler.handle(command(banks.other_order()))
 
     assert said(other) == (Action.DEAD_LETTER, None)
 
 
-async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world: World, handler: Handler):
+async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world, handler):
     world.bank.place_error = HoldFailed("no funds")
     first = await handler.handle(command())
     world.bank.place_error = None
@@ -160,7 +153,7 @@ async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world: World, 
     assert first.outcome.intent_id != again.outcome.intent_id
 
 
-async def test_an_invalid_message_is_dead_lettered(handler: Handler):
+async def test_an_invalid_message_is_dead_lettered(handler):
     handled = await handler.handle(b'{"version": 1, "key": "k"}')
     garbage = await handler.handle(b"\x00")
 
@@ -169,7 +162,7 @@ async def test_an_invalid_message_is_dead_lettered(handler: Handler):
     assert "order: is missing" in handled.disposition.reason
 
 
-async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world: World, handler: Handler):
+async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world, handler):
     await world.crash(transitions.MarkSending)
     world.time.pass_(20.0)
     handled = await handler.handle(command())
@@ -178,12 +171,10 @@ async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world: W
     assert handled.disposition.after == 40.0
 
 
-async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
-    world: World, handler: Handler
-):
+async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(world, handler):
     """Another worker has taken over the intent and may be sending the order now."""
 
-    async def slept(_: object) -> None:
+    async def slept(_):
         world.time.pass_(70.0)
         world.journal.before.clear()
         world.bank.on_place = None
@@ -200,11 +191,11 @@ async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold(world: World):
+async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold(world):
     """The bank may have released its hold after the refusal."""
     refusals = [PreflightFailed("over the limit")]
 
-    async def check(_: object) -> None:
+    async def check(_):
         if refusals:
             raise refusals.pop()
 
@@ -243,7 +234,7 @@ class _NobodyToAsk(HoldFailed):
     ids=lambda error: type(error).__name__,
 )
 async def test_a_command_that_a_hook_keeps_from_being_sent_is_dead_lettered_after_max_deliveries(
-    world: World, error: Exception
+    world, error
 ):
     """The class of the error counts, not its name.
 
@@ -258,13 +249,13 @@ async def test_a_command_that_a_hook_keeps_from_being_sent_is_dead_lettered_afte
     assert handled[2].disposition.reason.endswith("; 3 deliveries ended without sending the order")
 
 
-async def test_only_failures_that_the_order_may_cause_are_counted(world: World):
+async def test_only_failures_that_the_order_may_cause_are_counted(world):
     """Without this, one short failure of a hook after some refusals dead-letters a customer's retry."""
     hook = world.bank.step("check")
     async with world.client(hooks=[hook, world.bank.hold], retry=ONCE) as client:
         handler = Handler(client, max_deliveries=1)
 
-        async def actions(deliveries: int) -> list[Action]:
+        async def actions(deliveries):
             handled = [await handler.handle(command(), deliveries=99) for _ in range(deliveries)]
             return [one.disposition.action for one in handled]
 
@@ -284,9 +275,7 @@ async def test_only_failures_that_the_order_may_cause_are_counted(world: World):
 
 
 @pytest.mark.parametrize("move", [transitions.Create, transitions.GoInDoubt])
-async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged(
-    world: World, handler: Handler, move: type
-):
+async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged(world, handler, move):
     if move is transitions.GoInDoubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
@@ -302,7 +291,7 @@ async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged
 
 
 async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_without_its_text(
-    handler: Handler, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    handler, caplog, monkeypatch
 ):
     broken = Mock(side_effect=RuntimeError("ada.okafor@example.org"))
     monkeypatch.setattr(handler.client._calls, "run", broken)
@@ -320,7 +309,7 @@ def test_a_handler_requires_a_durable_journal():
         Handler(client)
 
 
-async def test_max_deliveries_must_be_a_positive_whole_number(handler: Handler):
+async def test_max_deliveries_must_be_a_positive_whole_number(handler):
     with pytest.raises(ValueError, match="max_deliveries"):
         Handler(handler.client, max_deliveries=0)
 
@@ -328,7 +317,7 @@ async def test_max_deliveries_must_be_a_positive_whole_number(handler: Handler):
 # --- doubts -------------------------------------------------------------------------------------
 
 
-async def in_doubt(world: World, handler: Handler, key: str = "k") -> OrderOutcome:
+async def in_doubt(world, handler, key="k"):
     world.sandbox.faults.add(CloseAfterProcessing())
     handled = await handler.handle(command(key=key))
     assert said(handled) == (Action.ACK, Outcome.UNKNOWN)
@@ -336,10 +325,10 @@ async def in_doubt(world: World, handler: Handler, key: str = "k") -> OrderOutco
 
 
 @pytest.fixture
-async def finder(world: World) -> AsyncIterator[Handler]:
+async def finder(world):
     """Yield a handler whose client finds the only order of a doubt."""
 
-    async def find(*_: object) -> Order:
+    async def find(*_):
         (order,) = world.sandbox.orders.values()
         return Order.from_json(order.to_json())
 
@@ -347,7 +336,7 @@ async def finder(world: World) -> AsyncIterator[Handler]:
         yield Handler(client)
 
 
-async def test_the_end_of_a_published_doubt_is_pending_until_it_is_notified(world: World, handler: Handler):
+async def test_the_end_of_a_published_doubt_is_pending_until_it_is_notified(world, handler):
     doubt = await in_doubt(world, handler)
     (order_id,) = world.sandbox.orders
     assert await untold(handler) == []
@@ -362,7 +351,7 @@ async def test_the_end_of_a_published_doubt_is_pending_until_it_is_notified(worl
     assert end == attrs.evolve(doubt, outcome=Outcome.CREATED, order_id=order_id, error=None)
 
 
-async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(world: World, handler: Handler):
+async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(world, handler):
     """Brokers use it only to detect duplicates; readers receive an ordinary outcome."""
     await in_doubt(world, handler)
     await world.resolve("tx-1")
@@ -375,9 +364,7 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
     assert end not in (attrs.evolve(end, order_id="tx-2"), "tx-1")
 
 
-async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(
-    world: World, handler: Handler, finder: Handler
-):
+async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world, handler, finder):
     await in_doubt(world, handler)
     await finder.client.recover()
     (end,) = await untold(finder)
@@ -387,7 +374,7 @@ async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(
 
 
 async def test_an_order_is_published_although_its_stored_response_is_unreadable(
-    world: World, handler: Handler, finder: Handler, monkeypatch: pytest.MonkeyPatch
+    world, handler, finder, monkeypatch
 ):
     """An older version may have accepted this response, so the order exists although it cannot be read."""
     await in_doubt(world, handler)
@@ -402,7 +389,7 @@ async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     assert (again.result.order_id, said(again)) == (order_id, (Action.ACK, Outcome.CREATED))
 
 
-async def test_a_refutation_is_published_as_refused_for_the_same_intent(world: World, handler: Handler):
+async def test_a_refutation_is_published_as_refused_for_the_same_intent(world, handler):
     doubt = await in_doubt(world, handler)
     await world.refute()
     (end,) = await untold(handler)
@@ -416,14 +403,14 @@ async def test_a_refutation_is_published_as_refused_for_the_same_intent(world: W
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("outcome", [Outcome.CREATED, Outcome.UNKNOWN])
 async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
-    world: World, handler: Handler, outcome: Outcome, cancelled: bool, taken_again: bool
+    world, handler, outcome, cancelled, taken_again
 ):
     """Without this, no reader of the outcomes learns that two orders may exist for one payment."""
     at = transitions.Create if outcome is Outcome.CREATED else transitions.GoInDoubt
     if outcome is Outcome.UNKNOWN:
         world.sandbox.faults.add(CloseAfterProcessing())
 
-    async def superseded() -> None:
+    async def superseded():
         if cancelled:
             call.cancel()
         await world.refute()
@@ -447,9 +434,7 @@ async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
     assert OrderOutcome.from_json(one.to_json()) == one
 
 
-async def test_a_suspected_duplicate_may_exist_although_a_person_has_refuted_its_doubt(
-    world: World, handler: Handler
-):
+async def test_a_suspected_duplicate_may_exist_although_a_person_has_refuted_its_doubt(world, handler):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, world.refute)
     await handler.handle(command())
@@ -462,7 +447,7 @@ async def test_a_suspected_duplicate_may_exist_although_a_person_has_refuted_its
     assert ends == [("DuplicateSuspected", True), ("Refuted", False)]
 
 
-async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world: World):
+async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world):
     """Without this, the key waits for a worker forever."""
     world.meanwhile(transitions.GoInDoubt, world.refute)
     await world.in_doubt()
@@ -470,9 +455,7 @@ async def test_a_direct_call_of_create_order_leaves_no_notification_pending(worl
     assert (await world.entry()).pending_notifications == ()
 
 
-async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(
-    world: World, handler: Handler
-):
+async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(world, handler):
     """An id was amended and amended back. The slower of two sweepers marks the first end as published."""
     await in_doubt(world, handler)
     await world.resolve("tx-1")
@@ -488,7 +471,7 @@ async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(
     assert (last, last.order_id) == (first, "tx-1")
 
 
-async def test_a_redelivered_command_in_doubt_gets_the_same_unknown_outcome(world: World, handler: Handler):
+async def test_a_redelivered_command_in_doubt_gets_the_same_unknown_outcome(world, handler):
     doubt = await in_doubt(world, handler)
     again = await handler.handle(command())
 
@@ -496,9 +479,7 @@ async def test_a_redelivered_command_in_doubt_gets_the_same_unknown_outcome(worl
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(
-    world: World, handler: Handler
-):
+async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(world, handler):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = transitions.RequestNotification
     handled = await handler.handle(command())
@@ -508,7 +489,7 @@ async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(
 
 
 async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_published_on_redelivery(
-    world: World, handler: Handler
+    world, handler
 ):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.RequestNotification, lambda: world.resolve("tx-seen"))
@@ -520,7 +501,7 @@ async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_publishe
     assert said(again) == (Action.ACK, Outcome.CREATED)
 
 
-async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world: World, handler: Handler):
+async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world, handler):
     """The program that called create_order has already received the doubt as an error."""
     await world.in_doubt()
     await world.resolve("tx-seen")
@@ -528,9 +509,7 @@ async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world: Worl
     assert await untold(handler) == []
 
 
-async def test_pending_notifications_are_read_page_by_page(
-    world: World, handler: Handler, monkeypatch: pytest.MonkeyPatch
-):
+async def test_pending_notifications_are_read_page_by_page(world, handler, monkeypatch):
     monkeypatch.setattr("transfer_async.worker.handler.BATCH", 2)
     for number in range(5):
         await in_doubt(world, handler, f"k{number}")
@@ -543,7 +522,7 @@ async def test_pending_notifications_are_read_page_by_page(
     assert await untold(handler) == []
 
 
-async def test_an_outcome_that_another_worker_published_meanwhile_is_skipped(world: World, handler: Handler):
+async def test_an_outcome_that_another_worker_published_meanwhile_is_skipped(world, handler):
     for key in ("a", "b"):
         await in_doubt(world, handler, key)
         await world.resolve(f"tx-{key}", key)
@@ -556,9 +535,7 @@ async def test_an_outcome_that_another_worker_published_meanwhile_is_skipped(wor
     assert published == ["a"]
 
 
-async def test_an_old_refusal_says_that_an_order_may_exist_if_the_key_has_another_in_progress(
-    world: World, handler: Handler
-):
+async def test_an_old_refusal_says_that_an_order_may_exist_if_the_key_has_another_in_progress(world, handler):
     await in_doubt(world, handler)
     await world.refute()
     await world.crash(transitions.Create)

@@ -18,7 +18,7 @@ AT_HOME = "$JS.ACK.TRANSFER_COMMANDS.transfer-workers.7.81.92.179000000000000000
 IN_A_DOMAIN = "$JS.ACK.hub.acc-hash.TRANSFER_COMMANDS.transfer-workers.7.81.92.1790000000000000000.3"
 
 
-def delivery(reply: str) -> NatsDelivery:
+def delivery(reply):
     line = JetStreamBroker(None, WorkerSettings())
     return NatsDelivery(line, Msg(_client=None, subject="transfer.commands", reply=reply, data=b"{}"))
 
@@ -39,27 +39,27 @@ def test_a_message_from_no_stream_has_no_delivery_count(reply):
 class Publisher:
     """A stream's client, or FastStream's broker, that records what is published."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.published: list[dict[str, Any]] = []
 
-    async def publish(self, *_what: object, **told: object) -> None:
+    async def publish(self, *_what, **told):
         self.published.append(told)
 
 
 class Broker(Publisher):
     """A FastStream broker on top of the recording client."""
 
-    def __init__(self, *middlewares: object) -> None:
+    def __init__(self, *middlewares):
         super().__init__()
         self.middlewares = middlewares
         self.client = Publisher()
 
-    async def connect(self) -> SimpleNamespace:
+    async def connect(self):
         return SimpleNamespace(max_payload=1 << 20, jetstream=lambda timeout: self.client)
 
 
 NEW = OrderState.UNKNOWN
-OUTCOME: dict[str, Any] = {
+OUTCOME = {
     "key": "k",
     "intent_id": "intent-7",
     "outcome": Outcome.CREATED,
@@ -67,33 +67,33 @@ OUTCOME: dict[str, Any] = {
 }
 
 
-def given_back(**changes: Any) -> OrderOutcome:
+def given_back(**changes):
     """Return the outcome that is published for a redelivered command."""
     return OrderOutcome(**OUTCOME, order_id="tx-1", **changes)
 
 
-def ended(**changes: Any) -> EndOfDoubt:
+def ended(**changes):
     """Return the outcome that a sweeper publishes."""
     return EndOfDoubt(**{**OUTCOME, "order_id": "tx-1", "ended_at": 1.0, **changes})
 
 
-def in_doubt() -> OrderOutcome:
+def in_doubt():
     """Return the outcome that is published for a doubt."""
     return OrderOutcome(**{**OUTCOME, "outcome": Outcome.UNKNOWN}, error="OutcomeUnknown")
 
 
-def suspected(**changes: Any) -> EndOfDoubt:
+def suspected(**changes):
     """Return the outcome of a suspected duplicate whose sender does not know its own outcome."""
     unknown = {"outcome": Outcome.UNKNOWN, "order_id": None, "error": "DuplicateSuspected"}
     return ended(**{**unknown, **changes})
 
 
-def refuted(**changes: Any) -> EndOfDoubt:
+def refuted(**changes):
     """Return the outcome that is published for a refutation."""
     return ended(**{"outcome": Outcome.REFUSED, "order_may_exist": False, "order_id": None, **changes})
 
 
-async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutcome | None = None) -> None:
+async def published(broker, headers, outcome=None):
     line = JetStreamBroker(broker, WorkerSettings())
     line._streams[line.settings.outcomes] = "OUTCOMES"
     await line.publish(outcome or OrderOutcome(**OUTCOME), headers)
