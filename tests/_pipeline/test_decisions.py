@@ -155,6 +155,20 @@ async def test_a_refused_refutation_does_not_quarantine_a_corrupt_record(
     assert (await world.entry()).unread == unread
 
 
+async def test_a_quarantine_records_which_hooks_were_undone_manually(world: World):
+    await world.in_doubt()
+    world.time.pass_(600.0)
+    await corrupted(world, "k")
+    await operators(world).refute("k", undone=True, **ADA)
+
+    kept, refuted = (await world.journal.history(world.scope, "k"))[-2:]
+    why = "seen on the statement; the unreadable part is kept; undone manually: funds_hold"
+    assert [(one.move, one.by, one.reason) for one in (kept, refuted)] == [
+        ("layaside", "ada", why),
+        ("refute", *ADA.values()),
+    ]
+
+
 @pytest.mark.parametrize(("refuting", "hooks"), [(True, ("funds_hold", "check")), (False, ("check",))])
 def test_the_hooks_of_earlier_intents_are_named_to_be_undone_manually(refuting: bool, hooks: tuple[str, ...]):
     unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=("check",))
@@ -399,6 +413,16 @@ async def test_viewing_the_parties_records_who_viewed_them(world: World):
     assert isinstance(order, Order)
     assert order.id == made.id
     assert (last.move, last.by, last.reason) == ("look", "ada", ADA["reason"])
+
+
+async def test_a_watcher_is_recorded_until_anyone_removes_them(world: World, desk: Operators):
+    await desk.watch("k", by="ada")
+    watched = (await world.entry()).watched_by
+    await desk.watch("k", by="ben", ends=True)
+
+    assert watched is not None
+    assert watched.by == "ada"
+    assert (await world.entry()).watched_by is None
 
 
 async def test_no_parties_are_shown_if_none_are_recorded(world: World):
