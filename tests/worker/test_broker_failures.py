@@ -1,6 +1,7 @@
 """Workers whose broker, connection or service fails: no message is lost, and no order is created twice."""
 
 import asyncio
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -10,6 +11,7 @@ from tests.worker.case import Case, Run, command
 from tests.worker.sides import on_nats, on_redis, until
 from transfer_async.integrations.faststream import worker
 from transfer_async.sandbox import CloseAfterProcessing
+from transfer_async.worker.handler import Handler
 
 # --- opening ----------------------------------------------------------------------------------------
 
@@ -31,6 +33,19 @@ class Deaf:
                 if self.times == 0:
                     raise
                 self.times -= 1
+
+
+@on_redis
+async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port):
+    case.side.server = SimpleNamespace(address=f"{case.side.NAME}://127.0.0.1:{closed_port}")
+    run = Run(case)
+    run.start()
+    await asyncio.sleep(0)
+
+    await run.stop()
+
+    assert run.task.result() is None
+    assert "worker: has stopped" in await run.health.not_ready()
 
 
 async def waiting_at(case, deaf):
@@ -187,6 +202,32 @@ async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side
         assert await side.published() == 2
 
 
+async def sweep(handler, line):
+    """Publish all pending notifications twice, like two workers at the same time."""
+    for end in [end async for end in handler.untold()]:
+        for _ in range(2):
+            await line.publish(end, {})
+        await handler.told(end)
+
+
+@on_nats
+async def test_the_last_published_id_is_the_recorded_one_even_if_published_before(case):
+    """An operator amends an id and amends it back. Readers use the last outcome, so each must be stored."""
+    run = await case.worker()
+    case.sandbox.faults.add(CloseAfterProcessing())
+    handler, why = Handler(run.client), {"by": "ada", "reason": "seen on the statement"}
+    await handler.handle(command().to_json())
+
+    await run.client.operators.resolve("k", order_id="tx-1", **why)
+    await sweep(handler, run.line)
+    for order_id in ("tx-2", "tx-1"):
+        await run.client.operators.amend("k", order_id=order_id, **why)
+        await sweep(handler, run.line)
+
+    told = [(await case.side.outcome())["order_id"] for _ in range(await case.side.published())]
+    assert told == ["tx-1", "tx-2", "tx-1"]
+
+
 # --- stopping ---------------------------------------------------------------------------------------
 
 
@@ -213,7 +254,6 @@ async def test_a_message_delivered_to_a_stopping_worker_is_returned_at_once(case
     assert case.deliveries[0] > 1
 
 
-@on_redis
 async def test_a_command_that_outlasts_the_grace_period_is_cancelled_and_redelivered(case):
     side = case.side
     side.settings = attrs.evolve(side.settings, patience=0.1, ack_wait=0.3)

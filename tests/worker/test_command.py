@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from tests.support.cases import each
 from tests.support.commands import ROOT, invoke, refused, running
 from tests.support.journalling import claim
+from tests.support.trials import ONLY_IN_TRIALS
 from tests.worker.case import command
 from tests.worker.sides import PATIENCE, NatsSide, RedisSide
 from transfer_async import Rate, integrations
@@ -128,10 +129,13 @@ async def test_a_server_that_takes_too_long_to_start_is_reported(tmp_path, monke
 
 
 HOOKS = """
+import asyncio
 from transfer_async import FundsHold
 
 async def place(intent):
     print("placing", intent.key, flush=True)
+    if intent.key == "slow":
+        await asyncio.Event().wait()
     return "hold-1"
 
 async def release(intent, receipt):
@@ -149,27 +153,47 @@ async def there(redis):
         yield side
 
 
-async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
+@contextlib.asynccontextmanager
+async def worker(side, sandbox, tmp_path):
     await asyncio.to_thread((tmp_path / "our_hooks.py").write_text, HOOKS)
-    settings = there.settings
+    settings = side.settings
     arguments = ["worker", "--hooks", "our_hooks:make", "--commands", settings.commands]
     arguments += ["--outcomes", settings.outcomes, "--dead-letters", settings.dead_letters]
-    environment = {"TRANSFER_BROKER": there.address, "TRANSFER_JOURNAL": str(tmp_path / "journal.db")}
-    async with Sandbox() as sandbox:
-        environment |= {"TRANSFER_BASE_URL": sandbox.base_url, "TRANSFER_API_TOKEN": sandbox.token}
-        async with running(*arguments, cwd=tmp_path, **environment) as process:
-            health = (await process.line("health checks: ")).removesuffix("/ready and /live")
-            await there.send(command().to_json())
-            assert await process.line("placing ") == "k"
-            told = await there.outcome()
-            assert (told["outcome"], told["receipts"]) == ("created", {"funds_hold": "hold-1"})
-            async with aiohttp.ClientSession() as session, session.get(f"{health}/ready") as answer:
-                assert (answer.status, await answer.json()) == (200, {"ready": True, "why": []})
+    environment = {"TRANSFER_BROKER": side.address, "TRANSFER_JOURNAL": str(tmp_path / "journal.db")}
+    environment |= {"TRANSFER_BASE_URL": sandbox.base_url, "TRANSFER_API_TOKEN": sandbox.token}
+    async with running(*arguments, cwd=tmp_path, **environment) as process:
+        yield process
 
-            process.process.send_signal(signal.SIGTERM)
 
-            assert await process.end() == (0, "worker stopped\n")
-            assert sandbox.token not in "".join(process.lines)
+async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
+    async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
+        health = (await process.line("health checks: ")).removesuffix("/ready and /live")
+        await there.send(command().to_json())
+        assert await process.line("placing ") == "k"
+        told = await there.outcome()
+        assert (told["outcome"], told["receipts"]) == ("created", {"funds_hold": "hold-1"})
+        async with aiohttp.ClientSession() as session, session.get(f"{health}/ready") as answer:
+            assert (answer.status, await answer.json()) == (200, {"ready": True, "why": []})
+
+        process.process.send_signal(signal.SIGTERM)
+
+        assert await process.end() == (0, "worker stopped\n")
+        assert sandbox.token not in "".join(process.lines)
+
+
+@ONLY_IN_TRIALS
+async def test_a_second_signal_stops_the_worker_at_once_and_its_message_is_redelivered(there, tmp_path):
+    async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
+        await there.send(command("slow").to_json())
+        await process.line("placing ")
+
+        process.process.send_signal(signal.SIGINT)
+        process.process.send_signal(signal.SIGTERM)
+
+        code, rest = await process.end()
+        why = "worker: stopped immediately; the broker will redeliver the commands in progress"
+        assert (code, rest.splitlines()[-1]) == (1, why)
+        assert (await there.left(), await there.published()) == (1, 0)
 
 
 def test_a_worker_stopped_by_a_second_signal_reports_it_with_exit_code_1(monkeypatch):
@@ -411,7 +435,7 @@ def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
         (AsyncMock(side_effect=RuntimeError("ada.okafor@example.org")), "RuntimeError"),
         (asyncio.Event().wait, "no response within 0.01 s"),
     ],
-    ids=["refused", "standby", "other", "silent"],
+    ids=["refused", "server down", "other", "silent"],
 )
 async def test_an_unreachable_database_is_logged_and_does_not_stop_the_start(
     scopes, why, monkeypatch, caplog

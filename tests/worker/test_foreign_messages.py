@@ -88,9 +88,13 @@ async def test_an_entry_of_another_program_is_dead_lettered_with_all_its_fields(
     found, headers = await side.dead_letter()
 
     assert (found, headers["x-origin"]) == (body, "a test")
-    _, parked = (await side.client.xrange(side.settings.dead_letters))[-1]
+    entries = await side.client.xrange(side.settings.dead_letters)
+    assert len(entries) == side.read[side.settings.dead_letters]
+    _, parked = entries[-1]
     assert parked.pop(b"Transfer-Reason").decode() == headers["Transfer-Reason"]
-    assert parked | {b"__data__": None} == sent | {b"__data__": None}  # the envelope is FastStream's
+    assert parked.pop(b"__data__")  # the envelope of FastStream, which replaces the field of that name
+    sent.pop(b"__data__", None)
+    assert parked == sent
     await side.gone()
 
 

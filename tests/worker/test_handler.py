@@ -142,6 +142,21 @@ async def test_a_different_order_under_a_created_key_is_dead_lettered(handler):
     assert said(other) == (Action.DEAD_LETTER, None)
 
 
+@pytest.mark.parametrize("status", [401, 404, 429])
+async def test_a_refusal_that_is_not_about_the_order_is_retried(world, status):
+    # After a 401, the client sends the order again with a new token.
+    world.sandbox.faults.add(Status(status), times=2)
+    async with world.client(retry=ONCE) as client:
+        handler = Handler(client)
+        first = await handler.handle(command())
+        assert said(first) == (Action.RETRY, None)
+        while (again := await handler.handle(command())).disposition.action is Action.RETRY:
+            pass
+
+    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert first.disposition.ready is (status == 429)
+
+
 async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world, handler):
     world.bank.place_error = HoldFailed("no funds")
     first = await handler.handle(command())

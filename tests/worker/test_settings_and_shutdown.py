@@ -6,7 +6,15 @@ from datetime import timedelta
 import pytest
 
 from tests.support.cases import each
-from transfer_async.integrations.faststream.broker import BROKERS, WorkerSettings, broker_at, reason
+from transfer_async.integrations.faststream.broker import (
+    BROKERS,
+    MAX_LENGTH,
+    WorkerSettings,
+    broker_at,
+    reason,
+    reason_header,
+    sanitized,
+)
 
 
 def test_durations_may_be_timedeltas():
@@ -30,6 +38,13 @@ def test_durations_may_be_timedeltas():
 def test_a_wrong_worker_setting_is_named(settings, why):
     with pytest.raises(ValueError, match=why):
         WorkerSettings(**settings)
+
+
+@each("address", ["kafka://host", "localhost:4222", ""])
+def test_an_unknown_broker_scheme_is_rejected(address):
+    why = "^broker: must be an address that begins with one of nats://, tls://"
+    with pytest.raises(ValueError, match=why):
+        broker_at(address)
 
 
 @pytest.mark.parametrize("scheme", BROKERS)
@@ -77,3 +92,9 @@ def caused_by(error):
 )
 def test_the_reason_why_a_broker_cannot_be_used_shows_no_secret(error, why):
     assert reason(error) == why
+
+
+def test_a_dead_letter_reason_is_one_short_line_of_ascii():
+    assert reason_header("néin\nandso")["Transfer-Reason"] == "n\\xe9in andso"
+    assert len(reason_header("x" * 5000)["Transfer-Reason"]) == MAX_LENGTH
+    assert sanitized({"a": "b"}) == {"a": "b"}
