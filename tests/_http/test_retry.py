@@ -108,7 +108,10 @@ STATUSES = "must contain only HTTP statuses from 100 to 599"
         *[
             (Timeouts, {name: value}, "must be more than 0 seconds, and finite")
             for name in DEFAULTS[Timeouts]
-            for value in (0, -1, float("nan"), True, "5", None, timedelta(0), timedelta(seconds=-1))
+            for value in (
+                *(0, -1, float("nan"), float("inf"), True, "5", None),
+                *(timedelta(0), timedelta(seconds=-1)),
+            )
         ],
     ],
 )

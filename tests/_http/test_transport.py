@@ -249,10 +249,11 @@ async def test_a_borrowed_session_is_used_without_its_own_settings_and_never_clo
     async def late(connection: Connection) -> None:
         while request := await connection.request():
             await loop_time.pass_(0.05)
-            is_order = request.method == "POST"
-            order = gzip.compress(order_body(request)) if is_order else b""
-            encoded = {"Content-Encoding": "gzip"}
-            connection.send(http(200, order, headers=encoded) if is_order else http(422, b"{}"))
+            if len(connection.server.requests) == 1:
+                encoded = {"Content-Encoding": "gzip"}
+                connection.send(http(200, gzip.compress(order_body(request)), headers=encoded))
+            else:
+                connection.send(http(422, b"{}"))
 
     own = {"Authorization": "Basic b3RoZXI=", "Content-Type": "text/plain", "X-Bank": "7"}
     async with (
@@ -269,13 +270,17 @@ async def test_a_borrowed_session_is_used_without_its_own_settings_and_never_clo
             order = await client.create_order(samples.new_order(), key=KEY)
             with pytest.raises(Refused):
                 await client.who_am_i()
+        refusing = Bank()
+        error = await refusing.try_order(server.url, session=session)
         closed = session.closed
 
     assert order.id.startswith("tx-")
+    assert type(error) is Refused
+    assert refusing.funds.state == "released"
     assert seen == []
     assert not closed
     assert server.accepted == 1
-    assert [request.headers["authorization"] for request in server.requests] == ["Bearer secret-token"] * 2
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer secret-token"] * 3
     assert server.requests[0].headers["content-type"] == "application/json"
     assert server.requests[0].headers["x-bank"] == "7"  # so the session itself has sent the request
 
@@ -411,6 +416,17 @@ async def test_a_proxy_that_refuses_the_tunnel_refuses_no_order(
     assert error.outcome is Outcome.NOT_SENT
     assert bank.funds.state == "released"
     assert server.accepted == 0
+
+
+async def test_a_plain_proxy_that_cannot_reach_the_service_leaves_a_doubt(bank: Bank):
+    # The proxy received the whole order; what it did with it is unknown.
+    async with serving(answers) as server, serving(replies(http(502, b"Bad gateway"))) as proxy:
+        error = await bank.try_order(server.url, proxy=proxy.url)
+
+    assert type(error) is OutcomeUnknown
+    assert len(proxy.requests) == 1
+    assert server.accepted == 0
+    assert bank.funds.state == "kept"
 
 
 # --- other requests -----------------------------------------------------------------------------

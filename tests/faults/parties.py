@@ -124,10 +124,10 @@ class Bank:
             await self.send_order(url, **settings)
         return caught.value
 
-    async def send_order(self, url: str, **settings: Any) -> Order:
+    async def send_order(self, url: str, *, deadline: datetime | None = None, **settings: Any) -> Order:
         """Send one order with a new client. Return the created order."""
         async with self.client(url, **settings) as client:
-            return await client.create_order(samples.new_order(), key=KEY)
+            return await client.create_order(samples.new_order(), key=KEY, deadline=deadline)
 
     async def state(self, url: str) -> str:
         """Return the state of the key in the journal."""

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support import samples
 from tests.support.bank import turns
-from transfer_async import TransferClient
+from tests.support.loop_time import LoopTime
+from transfer_async import Timeouts, TransferClient
 from transfer_async._models.errors import Outcome, TransferError
 from transfer_async._models.events import AttemptStarted
 
@@ -60,6 +61,23 @@ async def test_a_cancelled_caller_returns_at_once_and_a_later_response_is_record
     assert len(server.requests) == 1
     assert [type(event) for event in bank.events].count(AttemptStarted) == 1
     assert bank.pauses == []
+
+
+async def test_a_timeout_after_the_caller_was_cancelled_is_recorded_as_a_doubt(
+    bank: Bank, loop_time: LoopTime
+):
+    never = Connection.gone_after_request
+    async with serving(never) as server, bank.client(server.url) as client:
+        calling = begin(client)
+        await server.got_request.wait()
+        calling.cancel()
+        await asyncio.wait([calling])
+        await loop_time.pass_(Timeouts().total)
+
+    assert calling.cancelled()
+    assert await bank.state(server.url) == "in_doubt"
+    assert bank.funds.state == "kept"
+    assert [type(event) for event in bank.events].count(AttemptStarted) == 1
 
 
 @pytest.mark.parametrize("turn", range(0, 40, 3))
@@ -113,6 +131,26 @@ async def test_only_a_refusal_counts_if_its_response_is_cut_off_by_the_grace_per
     assert caught.value.status in (200, 422)
     assert await bank.state(server.url) == state
     assert bank.funds.state == ("released" if state == "free" else "kept")
+
+
+async def test_a_call_still_connecting_when_the_grace_period_ends_was_never_sent(bank: Bank):
+    connected = asyncio.Event()
+
+    async def say_nothing(connection: Connection) -> None:
+        connected.set()
+        await connection.gone()
+
+    async with serving(say_nothing) as server:
+        client = bank.client(server.url.replace("http:", "https:"))
+        calling = begin(client)
+        await connected.wait()
+        await client.close(timeout=0)
+        with pytest.raises(TransferError) as caught:
+            await calling
+
+    assert caught.value.outcome is Outcome.NOT_SENT
+    assert not caught.value.order_may_exist
+    assert bank.funds.state == "released"
 
 
 async def test_a_call_cut_off_when_its_connection_went_bad_is_not_sent_on_another(

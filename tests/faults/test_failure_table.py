@@ -11,7 +11,9 @@ import asyncio
 import gzip
 import socket
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import ANY
 
@@ -23,9 +25,10 @@ from tests.support import samples
 from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT, LoopTime
-from transfer_async import RetryPolicy, Timeouts
+from transfer_async import Clock, RetryPolicy, Timeouts
 from transfer_async._models.errors import (
     ConnectionFailed,
+    Expired,
     Outcome,
     OutcomeUnknown,
     RateLimited,
@@ -101,6 +104,26 @@ async def test_an_order_is_not_sent_if_the_host_is_unknown(bank: Bank, monkeypat
     assert isinstance(error.__cause__, aiohttp.ClientConnectorDNSError)
 
 
+@pytest.mark.parametrize("limit", ["connect", "total"])
+async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, limit: str):
+    # `total` raises a bare TimeoutError, whether or not the request was sent.
+    class Silent(aiohttp.abc.AbstractResolver):
+        async def resolve(self, *_: object, **__: object) -> Any:
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            pass
+
+    connector = aiohttp.TCPConnector(resolver=Silent())
+    async with aiohttp.ClientSession(connector=connector) as session:
+        error = await bank.try_order(
+            "https://service.invalid", session=session, retry=ONCE, timeouts=Timeouts(**{limit: MUST_RUN_OUT})
+        )
+
+    expect(error, bank, ConnectionFailed)
+    assert isinstance(error.__cause__, TimeoutError)
+
+
 def breaks_off_with(said: bytes) -> Script:
     async def script(connection: Connection) -> None:
         await connection.reader.read(100)
@@ -132,20 +155,48 @@ async def test_a_failed_tls_handshake_sends_no_order(
     assert server.heads == []
 
 
+def says_nothing_for(seconds: float, loop_time: LoopTime) -> Script:
+    """Return a script that never answers the handshake."""
+
+    async def script(connection: Connection) -> None:
+        await connection.reader.read(1)
+        await loop_time.pass_(seconds)
+        await connection.gone()
+
+    return script
+
+
 async def test_an_order_is_not_sent_if_the_tls_handshake_hangs(
     bank: Bank, certificates: Certificates, loop_time: LoopTime
 ):
-    async def say_nothing(connection: Connection) -> None:
-        await connection.reader.read(1)
-        await loop_time.pass_(6.0)
-        await connection.gone()
-
-    async with serving(say_nothing) as server:
+    async with serving(says_nothing_for(6.0, loop_time)) as server:
         error = await bank.try_order(
             server.url.replace("http:", "https:"),
             ssl=certificates.client,
             retry=ONCE,
             timeouts=Timeouts(sock_connect=5.0),
+        )
+
+    expect(error, bank, ConnectionFailed)
+    assert isinstance(error.__cause__, aiohttp.ConnectionTimeoutError)
+
+
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """Yield a port with a full accept queue: further connections are neither established nor refused."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+async def test_an_order_is_not_sent_if_connecting_times_out(bank: Bank):
+    with full_backlog() as port:
+        error = await bank.try_order(
+            f"http://127.0.0.1:{port}", retry=ONCE, timeouts=Timeouts(sock_connect=MUST_RUN_OUT)
         )
 
     expect(error, bank, ConnectionFailed)
@@ -418,6 +469,50 @@ async def test_a_server_that_closes_without_reading_leaves_a_doubt(bank: Bank):
 
     expect(error, bank, OutcomeUnknown)
     assert (server.requests, server.accepted) == ([], 1)
+
+
+# --- the caller's deadline passes ---------------------------------------------------------------
+
+
+def on_the_loops_time(bank: Bank) -> tuple[Clock, datetime]:
+    """Return a clock that follows the loop's time, and the time 19 seconds from now."""
+    loop = asyncio.get_running_loop()
+    noon, began = datetime(2024, 5, 6, 12, tzinfo=UTC), loop.time()
+
+    def utc() -> datetime:
+        return noon + timedelta(seconds=loop.time() - began)
+
+    def now() -> float:
+        return loop.time()  # looked up on each call, because `LoopTime` patches it
+
+    return Clock(now=now, utc=utc, sleep=bank.sleep), noon + timedelta(seconds=19.0)
+
+
+async def test_an_order_whose_deadline_passes_during_the_handshake_is_never_sent(
+    bank: Bank, certificates: Certificates, loop_time: LoopTime
+):
+    clock, deadline = on_the_loops_time(bank)
+    timeouts = Timeouts(connect=60.0, sock_connect=60.0, total=60.0)
+    async with serving(says_nothing_for(20.0, loop_time)) as server:
+        url = server.url.replace("http:", "https:")
+        trust = certificates.client
+        error = await bank.try_order(url, ssl=trust, clock=clock, deadline=deadline, timeouts=timeouts)
+
+    expect(error, bank, Expired)
+    assert server.requests == []
+    assert bank.pauses == []
+
+
+async def test_a_deadline_that_passes_once_the_body_was_handed_over_leaves_a_doubt(
+    bank: Bank, loop_time: LoopTime
+):
+    clock, deadline = on_the_loops_time(bank)
+    async with serving(then_waits(loop_time)) as server:
+        error = await bank.try_order(server.url, clock=clock, deadline=deadline)
+
+    expect(error, bank, OutcomeUnknown)
+    assert len(server.requests) == 1
+    assert isinstance(error.__cause__, TimeoutError)
 
 
 # --- certificates and sessions ------------------------------------------------------------------
