@@ -432,6 +432,14 @@ async def test_a_right_broker_passes_when_messages_are_redelivered_to_the_next_c
     assert await passes(TableBroker, name, tmp_path)
 
 
+def test_every_wrong_broker_is_tested():
+    """A class without `found_by` would not be tested."""
+    parts = (TableBroker, TableSlot, TableDelivery, TableConnection)
+    defined = {kind for kind in globals().values() if inspect.isclass(kind) and kind.__module__ == __name__}
+
+    assert {kind for kind in defined if issubclass(kind, parts)} == {*WRONG, WrongBroker, Takes, Distant}
+
+
 @pytest.mark.parametrize("kind", mostly_in_trials(WRONG, often=OFTEN), ids=lambda kind: kind.__name__)
 async def test_the_contract_finds_each_wrong_broker(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("transfer_async.testing.broker_contract.broker_harness.TIMEOUT", 0.4)

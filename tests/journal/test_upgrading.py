@@ -383,6 +383,32 @@ async def test_a_write_between_the_plan_and_the_lock_stops_the_upgrade(store: St
     assert (await upgrade(store)).found == 1
 
 
+# --- cut at any byte ------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_upgrade_leaves_a_valid_file(tmp_path: Path):
+    store, cut = FileStore(tmp_path / "journal.db"), FileStore(tmp_path / "cut.db")
+    store.say("PRAGMA journal_mode=WAL")
+    before = store.content()
+    with closing(sqlite3.connect(store.path)) as reader:  # keeps SQLite from deleting the log at the end
+        reader.execute("SELECT count(*) FROM keys").fetchone()
+        asyncio.run(upgrade(store))
+        main, log = store.path.read_bytes(), Path(f"{store.path}-wal").read_bytes()
+        after = store.content()
+    versions = []
+    for end in range(0, len(log) + 512, 512):
+        cut.path.write_bytes(main)
+        Path(f"{cut.path}-wal").write_bytes(log[:end])
+        found = cut.content()
+        assert found == (before if found.version == 1 else after), end
+        versions.append(found.version)
+
+    assert (versions[0], versions[-1]) == (1, VERSION)
+    assert versions == sorted(versions)
+    assert before.is_whole
+    assert after.is_whole
+
+
 # --- the command ----------------------------------------------------------------------------------------
 
 

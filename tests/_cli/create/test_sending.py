@@ -30,7 +30,7 @@ from transfer_async._models.errors import (
     Unauthorized,
 )
 from transfer_async._pipeline.batch import Batch, OrderResult
-from transfer_async.journal.transitions import Create, MarkSending
+from transfer_async.journal.transitions import Claim, Create, MarkSending
 from transfer_async.sandbox import StallAfterProcessing, Status
 
 
@@ -267,6 +267,18 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
     assert desk.world.bank.open == {}
     assert not desk.made.is_complete
     assert len(await desk.told()) == desk.tally.done
+
+
+async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
+    def fail_after_50() -> None:
+        desk.world.journal.fail_on = Claim if desk.tally.done >= 50 else None
+
+    desk.progress.on_show = fail_after_50
+    await desk.run(*range(1, 1001))
+
+    assert "JournalFailed" in (desk.made.gave_up or "")
+    assert 50 <= len(desk.world.sandbox.orders) <= desk.tally.done < 50 + AT_LEAST + 2 * 4
+    assert desk.progress.said[-1].endswith("finishing the orders in flight")
 
 
 # --- stopping -------------------------------------------------------------------------------------
