@@ -292,6 +292,12 @@ async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_re
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
 
 
+async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(world: World):
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(world.refute))
+
+    assert doubt.order_may_exist
+
+
 @pytest.mark.parametrize("by", ["the call", "recover"])
 async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(world: World, by: str):
     """Without this, the next call pays again, and the hold of an existing order is released."""

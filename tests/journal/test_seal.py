@@ -205,6 +205,17 @@ def test_an_intent_and_its_undos_that_were_copied_to_another_key_count_as_corrup
 
 
 @pytest.mark.parametrize("one", SEALS.values(), ids=SEALS)
+def test_a_body_that_was_copied_from_another_intent_counts_as_corrupt(one: KeySeal | None):
+    """The body contains the intent's id; no undo in it names another key."""
+    theirs = replace(IN_DOUBT, intent_id=THEIRS.id, intent=THEIRS)
+    body = row_of(theirs, one, ("live", "theirs")).body
+    entry = rows.entry_of(replace(row_of(IN_DOUBT, one, PLACE), body=body), one, place=PLACE)
+
+    assert entry.unread is not None
+    assert entry.intent is None
+
+
+@pytest.mark.parametrize("one", SEALS.values(), ids=SEALS)
 def test_a_reply_that_was_copied_from_another_key_is_not_returned(one: KeySeal | None):
     """Without this, the caller gets another customer's order."""
     ours, theirs = (
