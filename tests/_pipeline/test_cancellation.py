@@ -33,6 +33,7 @@ from transfer_async.sandbox import (
     CloseAfterProcessing,
     CloseBeforeReading,
     Fault,
+    StallAfterProcessing,
     Status,
 )
 
@@ -460,6 +461,25 @@ async def test_a_doubt_of_a_cancelled_caller_stays_and_resolve_is_not_called(wor
     assert not resolve.reached.is_set()
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
+
+
+async def test_a_task_group_that_fails_cancels_its_orders_and_each_is_settled(world: World):
+    async def fail() -> None:
+        await world.sandbox.stalled(2)
+        raise LookupError
+
+    world.sandbox.faults.add(StallAfterProcessing(), times=2)
+    async with world.client() as client:
+        with pytest.raises(ExceptionGroup) as failed:
+            async with asyncio.TaskGroup() as group:
+                for key in "ab":
+                    group.create_task(client.create_order(new_order(), key=key))
+                group.create_task(fail())
+        world.sandbox.faults.release()
+
+    assert failed.group_contains(LookupError)
+    assert {(await world.entry(key)).state for key in "ab"} == {KeyState.CREATED}
+    assert len(world.sandbox.orders) == len(world.bank.open) == 2
 
 
 async def test_errors_without_a_waiting_caller_leave_no_warning(world: World):

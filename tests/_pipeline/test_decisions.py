@@ -284,6 +284,15 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(desk: Operators):
     assert (last.move, last.by, last.reason) == ("withdraw", "ben", BEN["reason"])
 
 
+@pytest.fixture
+async def created_and_in_doubt(world: World) -> World:
+    """Return a world in which the order of "created" is recorded and "k" is in doubt."""
+    await world.in_doubt("created")
+    await world.resolve("tx-created", "created")
+    await world.in_doubt()
+    return world
+
+
 @each(
     ("key", "decision", "order_id", "why"),
     [
@@ -300,15 +309,14 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(desk: Operators):
     ],
 )
 async def test_an_impossible_decision_cannot_be_proposed(
-    world: World, key: str, decision: Any, order_id: str | None, why: str
+    created_and_in_doubt: World, key: str, decision: Any, order_id: str | None, why: str
 ):
-    if await world.known() is None:
-        await world.in_doubt("created")
-        await world.resolve("tx-created", "created")
-        await world.in_doubt()
+    world = created_and_in_doubt
+    versions = [(await world.entry(known)).version for known in ("k", "created")]
     with pytest.raises(ValueError, match=why):
         await operators(world).propose(key, decision, order_id=order_id, **ADA)
 
+    assert [(await world.entry(known)).version for known in ("k", "created")] == versions
     assert (await world.entry()).proposal is None
 
 

@@ -89,7 +89,7 @@ def test_a_receipt_that_is_too_long_is_refused():
 
 
 async def test_each_receipt_is_recorded_with_the_next_transition_and_published(world: World):
-    """A receipt of None is a receipt, but needs no transition of its own."""
+    """A plain hook's receipt of None is recorded with the next transition: a plain hook costs no commit."""
     world.bank.on_place = world.passing(3.0)
     await world.create(hooks=[world.bank.step("one"), a_check, world.bank.step("two"), world.bank.hold])
 

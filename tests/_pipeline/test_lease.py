@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.bank import Gate, World, failure, new_order, turns
 from tests.support.loop_time import LoopTime
-from transfer_async import JournalFailed, KeyBusy, KeyState, TransferError
+from transfer_async import JournalFailed, KeyBusy, KeyState, Timeouts, TransferError
 from transfer_async._pipeline.create_order import LeaseKeeper
 from transfer_async.journal import transitions
 
@@ -82,6 +82,28 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_ti
         gate.open()
         await call
 
+    entry = await world.entry()
+    assert (entry.state, entry.epoch) == (KeyState.CREATED, 1)
+
+
+async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop_time: LoopTime):
+    gate = Gate()
+
+    async def token() -> str:
+        await gate()
+        return world.sandbox.token
+
+    async with world.client(token=token, timeouts=Timeouts(hook=600.0)) as client:
+        call = await gate.catches(client.create_order(new_order(), key="k"))
+        world.time.pass_(30.0)
+        await loop_time.pass_(30.0)
+        world.time.pass_(31.0)  # the lease of the claim is over, but not the renewed one
+        second: Any
+        (second,) = await asyncio.gather(world.create(), return_exceptions=True)
+        gate.open()
+        await call
+
+    assert isinstance(second, KeyBusy)
     entry = await world.entry()
     assert (entry.state, entry.epoch) == (KeyState.CREATED, 1)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.bank import Gate, World, failure
+from tests.support.bank import Gate, World, failure, owed_hooks
 from transfer_async import (
     NO_ORDER,
     JournalFailed,
@@ -73,6 +73,18 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
 
     assert await world.recover() == RecoveryReport(taken_over=1)
     assert world.bank.log == []
+
+
+async def test_undos_of_hooks_that_this_client_lacks_stay_pending(world: World):
+    await world.abandoned(transitions.MarkSending)
+    without = await world.recover(hooks=())
+    pending = owed_hooks(await world.entry())
+    with_it = await world.recover()
+
+    assert without == RecoveryReport(taken_over=1, undos_pending=1)
+    assert pending == ["funds_hold"]
+    assert with_it == RecoveryReport(released=1)
+    assert not world.bank.open
 
 
 async def test_a_claim_that_was_resumed_after_a_takeover_is_not_undone(world: World):
@@ -327,6 +339,17 @@ async def test_a_recovery_cancelled_in_an_undo_ends_and_the_undo_stays_pending(w
         world.time.pass_(60.0)
 
         assert await client.recover() == RecoveryReport(released=1)
+
+
+async def test_a_recovery_cancelled_in_resolve_ends_and_the_doubt_stays(world: World):
+    await world.in_doubt()
+    gate = Gate()
+    async with world.client(resolve=gate) as client:
+        await cut(await gate.catches(client.recover()))
+
+    assert not gate.passed
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert world.bank.open
 
 
 @pytest.mark.parametrize(
