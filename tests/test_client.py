@@ -213,6 +213,9 @@ async def test_the_environments_journal_belongs_to_the_client(environment, tmp_p
     unused = TransferClient.from_env()
     await unused.close()
 
+    for spied_journal in opened:
+        await spied_journal.journal.close()  # the spy only counts
+
     assert await asyncio.to_thread((tmp_path / "journal.db").is_file)
     assert opened[0].closed == 1
 
