@@ -322,7 +322,7 @@ async def test_an_impossible_decision_cannot_be_proposed(
 
 def test_a_four_eyes_value_that_is_not_a_bool_is_refused_by_name():
     with pytest.raises(ValueError, match="four_eyes: must be True or False"):
-        Operators(MemoryJournal(), "scope", four_eyes="yes")  # type: ignore[arg-type]
+        Operators(MemoryJournal(), "scope", four_eyes="yes")  # type: ignore[arg-type] # of a wrong type
 
 
 # --- as it was seen -----------------------------------------------------------------------------

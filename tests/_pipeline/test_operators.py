@@ -339,7 +339,7 @@ async def test_every_time_limit_must_be_aware(world: World, time: Any):
     desk = operators(world)
     for name, call in (("before", desk.prune), ("since", desk.audit), ("until", desk.audit)):
         assert await refusal(call(**{name: time})) == f"{name}: must be an aware datetime"
-    assert await refusal(desk.prune(before=None)) == "before: must be an aware datetime"  # type: ignore[arg-type]
+    assert await refusal(desk.prune(before=None)) == "before: must be an aware datetime"  # type: ignore[arg-type] # of a wrong type
 
 
 async def test_audit_returns_the_lines_from_since_until_before_until(world: World, desk: Operators):
