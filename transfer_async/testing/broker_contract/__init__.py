@@ -434,8 +434,9 @@ class BrokerContract:
     ) -> None:
         away, failed = given(broker_away), asyncio.Event()
         async with away():
-            await workers.start(change=_reports_failures(failed), is_awaited=False)
+            worker = await workers.start(change=_reports_failures(failed), is_awaited=False)
             await soon(failed.wait(), "the broker could not be opened")
+        await worker.is_ready()  # so that the worker, and not the reader of outcomes, creates what it needs
         await workers.order("k")
 
         assert (await workers.harness.outcome())["outcome"] == "created"
