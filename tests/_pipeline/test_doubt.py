@@ -269,7 +269,9 @@ async def test_a_resolve_that_times_out_leaves_the_doubt(world: World):
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(world: World):
+async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(
+    world: World, caplog: pytest.LogCaptureFixture
+):
     world.sandbox.faults.clear()
     other = await world.create(key="other")
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -277,6 +279,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
     await world.fails(OutcomeUnknown, resolve=BackOffice(f"tx-{other.id[3:].upper()}"))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert caplog.messages == 2 * ["resolve returned the order of another key; the key stays in doubt"]
 
 
 async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_record(world: World):
@@ -397,3 +400,27 @@ async def test_a_wrong_or_invalid_order_from_resolve_is_not_believed(world: Worl
 
     assert (await world.recover(resolve=BackOffice(found))).in_doubt == 1
     assert (await world.entry()).state is KeyState.IN_DOUBT
+
+
+@pytest.mark.parametrize("age", [timedelta(days=1), timedelta(days=31)], ids=str)
+async def test_an_equal_order_from_long_before_the_claim_is_not_believed(world: World, age: timedelta):
+    """For example, last month's rent has the same users and amounts."""
+    claimed = world.time.utc()
+
+    async def find() -> Order:
+        return attrs.evolve(the_order(world), id="tx-rent", posted_at=claimed - age)
+
+    await world.fails(OutcomeUnknown, resolve=BackOffice(find))
+    world.time.pass_(7200.0)
+
+    assert (await world.recover(resolve=BackOffice(find))).in_doubt == 1
+
+
+@pytest.mark.parametrize("age", [timedelta(hours=-1), timedelta(hours=23), None], ids=str)
+async def test_an_order_is_believed_although_the_clocks_differ(world: World, age: timedelta | None):
+    claimed = world.time.utc()
+
+    async def find() -> Order:
+        return attrs.evolve(the_order(world), posted_at=None if age is None else claimed - age)
+
+    assert (await world.create(resolve=BackOffice(find))).id == the_order(world).id
