@@ -64,6 +64,27 @@ def test_other_arguments_are_parsed_by_the_command_line(words, code, told, monke
     assert told in "".join(capsys.readouterr())
 
 
+class InterruptedImport:
+    """An import hook that simulates Ctrl-C while the command line is imported."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "transfer_async._cli.app":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_command_starts_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "create", "orders.csv"])
+    monkeypatch.delitem(sys.modules, "transfer_async._cli.app")
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        launcher.main()
+
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "transfer-async: stopped by Ctrl-C while starting; nothing was done\n")
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 KEY = "支払い-1"

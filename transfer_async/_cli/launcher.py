@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typer import Typer
 
+_STOPPED_BY_CTRL_C = 130
+"""128 plus the number of SIGINT, as shells do. `signal` would take longer to import than the launcher."""
+
 
 def main() -> None:
     """Run the ``transfer-async`` command. `main` raises `SystemExit` at the end, except for ``--version``."""
@@ -25,6 +28,19 @@ def main() -> None:
 
         sys.stdout.write(f"transfer-async {version('transfer_async')}\n")
         return
+    try:
+        app = _loaded_app()
+    except KeyboardInterrupt:  # Loading takes half a second; afterwards, typer handles Ctrl-C.
+        sys.stderr.write("transfer-async: stopped by Ctrl-C while starting; nothing was done\n")
+        sys.exit(_STOPPED_BY_CTRL_C)
+    try:
+        narrowed(app, sys.argv[1:])(prog_name="transfer-async")
+    finally:
+        _discard_unwritable_output()
+
+
+def _loaded_app() -> Typer:
+    """Import the command line. If typer is not installed, report this and exit."""
     try:
         import typer  # noqa: F401 - imported alone, so that its absence is reported in one line
     except ModuleNotFoundError as error:
@@ -36,10 +52,7 @@ def main() -> None:
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer, and the whole client
 
-    try:
-        narrowed(app, sys.argv[1:])(prog_name="transfer-async")
-    finally:
-        _discard_unwritable_output()
+    return app
 
 
 def _make_streams_safe() -> None:
