@@ -1219,14 +1219,26 @@ async def test_a_journal_failure_at_the_end_of_a_call_binds_the_key_and_undoes_n
     assert world.bank.log == ["place"]
 
 
-async def test_a_journal_that_lost_the_key_raises_journal_failed(world: World):
+@pytest.mark.parametrize("move", [transitions.MarkSending, transitions.Release])
+async def test_a_journal_that_lost_the_key_raises_journal_failed_and_logs_the_hold(
+    world: World, move: type, caplog: pytest.LogCaptureFixture
+):
+    """For example, PostgreSQL failed over to a standby that lacked the claim. No recovery finds the hold."""
+
     async def forget(_: object) -> None:
         world.journal.journal._entries.clear()
 
-    world.journal.before[transitions.MarkSending] = forget
+    world.sandbox.faults.add(Status(422))
+    world.journal.before[move] = forget
     await world.fails(JournalFailed, match="no longer has a record of the key")
 
-    assert not world.sandbox.requests
+    assert len(world.sandbox.requests) == (move is transitions.Release)
+    (message,) = caplog.messages
+    assert message == (
+        "the journal lost the record of the key 'k', so no recovery will undo ['funds_hold'] of the intent "
+        f"{world.bank.intents[0].id}, for which this call created no order: undo them yourself once you know "
+        "that no order exists"
+    )
 
 
 @pytest.mark.parametrize("nth", range(1, 5))

@@ -313,6 +313,8 @@ async def definite_failure(
     try:
         verdict = await context.journal.write(work.intent.key, transition, certain=ending.outcome)
     except JournalFailed as error:
+        if isinstance(error, KeyForgotten):
+            report_lost_undos(context, work, claimed)
         annotate_error(error, work, order_may_exist=True)
         raise
     if verdict.denial is None:
@@ -398,6 +400,22 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
     return tuple(
         PendingUndo(intent=work.intent, hook=name, receipt=work.receipts.get(name)) for name in names
     )
+
+
+def report_lost_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> None:
+    """Log the hooks that no recovery will undo, because the journal lost the record of the claim.
+
+    This call does not undo them either. Another worker may have taken over the claim and sent the order
+    before the record was lost.
+    """
+    if undos := pending_undos(context, work, claimed):
+        log.error(
+            "the journal lost the record of the key %r, so no recovery will undo %s of the intent %s, for "
+            "which this call created no order: undo them yourself once you know that no order exists",
+            work.intent.key,
+            [pending.hook for pending in undos],
+            work.intent.id,
+        )
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
