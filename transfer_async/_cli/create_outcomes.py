@@ -58,6 +58,9 @@ except ImportError:  # pragma: no cover - Windows has none: two runs at once are
 
 MODE = 0o600
 PART, OLD = ".part", ".old"
+_ENDINGS = ("", PART, OLD, PART + OLD)
+"""The endings of the names of the files that a run writes, and of those that earlier runs left behind."""
+
 KEPT = 512
 """A write is due when this many lines are queued."""
 
@@ -98,7 +101,8 @@ def _error_fields(error: Exception) -> dict[str, Any]:
 class OutcomeFile:
     """The outcomes file, written as ``.part`` and renamed once it contains a line for every order.
 
-    The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date.
+    The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date. The file of an
+    interrupted run is renamed to ``.part.old``: it may be the only file that names the orders of that run.
 
     Args:
         path: the path of the complete file.
@@ -209,7 +213,7 @@ def orders_of_earlier_runs(path: Path, unreadable: Counter[Path]) -> Iterator[Ea
     Raises:
         ValueError: a file exists and cannot be read.
     """
-    for file in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+    for file in (path.with_name(path.name + end) for end in _ENDINGS):
         try:
             with contextlib.suppress(FileNotFoundError), file.open("rb") as lines:
                 for text in iter(partial(lines.readline, _LONGEST_LINE), b""):
@@ -235,7 +239,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
     """
     if not path.parent.is_dir():
         raise ValueError(f"{option}: the directory {shown(str(path.parent))} does not exist")
-    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
+    for item in (path.with_name(path.name + end) for end in _ENDINGS):
         if item.is_symlink() or (item.exists() and not stat.S_ISREG(item.stat().st_mode)):
             raise ValueError(
                 f"{option}: {shown(str(item))} exists and is not a regular file: choose another path"
@@ -261,10 +265,12 @@ def _open_locked(path: Path, option: str) -> int:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):
-                os.ftruncate(file, 0)
+            is_in_place = _is_at(file, path)
+            if is_in_place and not os.fstat(file).st_size:
                 path.chmod(MODE)
                 return file
+            if is_in_place and fcntl is not None:
+                path.replace(path.with_name(path.name + OLD))  # while no other run can write to it
         except BlockingIOError:
             os.close(file)
             raise ValueError(
@@ -274,7 +280,9 @@ def _open_locked(path: Path, option: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # Another run has renamed this file: open a new one.
+        os.close(file)  # This or another run has renamed this file: open a new one.
+        if is_in_place and fcntl is None:
+            path.replace(path.with_name(path.name + OLD))  # Windows cannot rename an open file.
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
@@ -75,6 +76,18 @@ def test_the_file_of_an_earlier_run_is_renamed_to_old(path, monkeypatch, has_loc
     assert between == (False, 0o600)
     assert path.read_bytes() == b"new\n"
     assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
+    assert path.with_name("outcomes.jsonl.part.old").read_bytes().startswith(b"left by a run that was killed")
+
+
+def test_the_orders_of_an_interrupted_run_are_known_until_the_next_run_has_outcomes(path):
+    """Otherwise, a run that is stopped at once would let a later run pay again with another journal."""
+    line = b'{"key": "k", "outcome": "created"}\n'
+    path.with_name("outcomes.jsonl.part").write_bytes(line)
+    for _ in range(2):
+        OutcomeFile(path).close()
+
+    (order,) = create_outcomes.orders_of_earlier_runs(path, Counter())
+    assert (order.key, order.file.name) == ("k", "outcomes.jsonl.part.old")
 
 
 def test_two_runs_do_not_write_one_file(outcomes, path):
@@ -107,7 +120,7 @@ def test_a_file_that_was_completed_while_another_run_started_is_renamed_to_old(p
     assert second.part.read_bytes() == b"two\n"
 
 
-@pytest.mark.parametrize("end", ["", ".part", ".old"])
+@pytest.mark.parametrize("end", ["", ".part", ".old", ".part.old"])
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("elsewhere")])
 def test_only_regular_files_are_replaced(path, end, make):
     make(path.with_name(path.name + end))
@@ -116,7 +129,7 @@ def test_only_regular_files_are_replaced(path, end, make):
         OutcomeFile(path)
 
 
-@pytest.mark.parametrize("end", ["", ".part", ".old"])
+@pytest.mark.parametrize("end", ["", ".part", ".old", ".part.old"])
 def test_the_orders_are_not_overwritten_under_any_name(path, tmp_path, end):
     orders = tmp_path / "orders.csv"
     orders.write_text("orders", encoding="utf-8")
