@@ -21,6 +21,7 @@ from transfer_async.journal import (
     Journal,
     Rejection,
     durable,
+    model,
     postgres,
     sqlite,
 )
@@ -136,7 +137,10 @@ class OurDurableContract(OurContract):
     async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
         """An earlier version accepted both, and their doubts must not become unreachable."""
         for scope in ("live", "LIVE"):
-            with mock.patch.object(durable, "scope_as_seen", str):
+            with (
+                mock.patch.object(durable, "scope_as_seen", str),
+                mock.patch.object(model, "scope_as_seen", str),
+            ):
                 await journal.move(scope, "k", j.claim())
         cast("Any", journal)._scopes_seen.clear()
         for scope in ("live", "LIVE"):

@@ -23,7 +23,7 @@ from transfer_async._models.events import Observer
 from transfer_async._pipeline.call import Resolver
 from transfer_async._pipeline.hooks import Hook, checked_hooks, is_hold
 from transfer_async.journal import journal_at, protocol, seal_from_env
-from transfer_async.journal.model import scope_as_seen, similar_scope_refusal
+from transfer_async.journal.model import similar_scope, similar_scope_refusal
 from transfer_async.journal.postgres import PostgresJournal
 from transfer_async.journal.sqlite import SQLiteJournal
 
@@ -283,12 +283,8 @@ def refuse_similar_scope(scope: str, known: Sequence[str]) -> None:
     Raises:
         ValueError: the scope is refused; the message names the other scope.
     """
-    if scope in known:
-        return
-    form = scope_as_seen(scope)
-    for other in known:
-        if scope_as_seen(other) == form:
-            raise ValueError(similar_scope_refusal(scope, other, argument="--scope="))
+    if (other := similar_scope(scope, known)) is not None:
+        raise ValueError(similar_scope_refusal(scope, other, argument="--scope="))
 
 
 # --- hook loading ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import enum
 import functools
 import re
 import unicodedata
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -478,6 +479,14 @@ def scope_as_seen(scope: str) -> str:
     url = _BEFORE_PATH.match(text)
     end = len(text) if url is None else url.end()
     return unicodedata.normalize("NFKC", text[:end].casefold()) + text[end:]
+
+
+def similar_scope(scope: str, known: Sequence[str]) -> str | None:
+    """Return the scope in ``known`` that looks like ``scope``, or None if ``scope`` itself is known."""
+    if scope in known:
+        return None
+    form = scope_as_seen(scope)
+    return next((other for other in known if scope_as_seen(other) == form), None)
 
 
 def similar_scope_refusal(scope: str, other: str, *, argument: str = "scope=") -> str:

@@ -24,7 +24,7 @@ from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
 from transfer_async.journal.audit import Audit, AuditStatements
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
-from transfer_async.journal.model import BELIEVED
+from transfer_async.journal.model import BELIEVED, FOUR_EYES, similar_scope, similar_scope_refusal
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
     PAGE,
@@ -306,6 +306,7 @@ class _File(OpenFile):
     def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._refuse_similar_scopes({scope for scope, _ in transaction.places})
             ids = self._load(transaction)
             transaction.decide(now())
             if transaction.writes:
@@ -316,6 +317,17 @@ class _File(OpenFile):
         except BaseException:
             self._roll_back()
             raise
+
+    def _refuse_similar_scopes(self, scopes: Iterable[str]) -> None:
+        """Check the scopes that this connection has not used yet, while no other process can write.
+
+        Since `DurableJournal` checked them, another process may have used its first scope.
+        """
+        if new := [scope for scope in scopes if scope not in self._scopes]:
+            known = [name for (name,) in self.query(_Queries.scopes, FOUR_EYES)]
+            for scope in new:
+                if (other := similar_scope(scope, known)) is not None:
+                    raise JournalFailed(similar_scope_refusal(scope, other))
 
     def _roll_back(self) -> None:
         self._scopes.clear()  # A cached scope may have been created in this transaction.
