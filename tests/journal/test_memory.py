@@ -185,6 +185,17 @@ async def test_a_key_in_use_in_doubt_or_with_a_pending_undo_is_never_forgotten(
     assert await has(journal, "k")
 
 
+async def test_prune_deletes_only_keys_whose_work_ended_before_the_given_time(time: Time):
+    """Like the SQL back ends, which keep a key whose work ended exactly at that time."""
+    journal = journal_of(time, keep=10 * DAY)
+    await made(journal, j.claim(), j.release(None))
+    ended = time.utc()
+    time.pass_(2 * DAY)
+    counts = [await journal.prune(j.SCOPE, before=before) for before in (ended, ended + timedelta(seconds=1))]
+
+    assert counts == [0, 1]
+
+
 async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_twice(world: World):
     """The order was recorded late, after the error had given the key to the caller."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))

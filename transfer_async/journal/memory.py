@@ -277,7 +277,9 @@ class MemoryJournal:
         utc = self._clock.utc().timestamp()
         age = utc - forgettable(before, now=utc)
         with self._lock:
-            old = [place for place in self._older_than(self._clock.now() - age) if place[0] == scope]
+            limit = self._clock.now() - age
+            ended = [place for place in self._older_than(limit) if self._ended[place] < limit]
+            old = [place for place in ended if place[0] == scope]
             for place in old:
                 self._forget(place)
         return len(old)
