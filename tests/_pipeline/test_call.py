@@ -302,6 +302,7 @@ async def test_a_recorded_refusal_is_read_again_on_delivery(world: World):
             world.journal.after[Claim] = once(world, creates)
 
     assert [error.order_may_exist for error in errors] == [False, True]
+    assert str(errors[1]).startswith("the service refused this order before; the order was not sent again")
 
 
 async def test_a_call_ended_by_close_reports_the_final_state(world: World):
