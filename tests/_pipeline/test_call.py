@@ -17,8 +17,10 @@ from transfer_async import (
     OrderIntent,
     OrderRequest,
     OutcomeUnknown,
+    PreflightFailed,
     RateLimited,
     Refused,
+    Refuted,
     RetryPolicy,
     TransferClient,
     TransferError,
@@ -302,6 +304,31 @@ async def test_a_recorded_refusal_is_read_again_on_delivery(world: World):
             world.journal.after[Claim] = once(world, creates)
 
     assert [error.order_may_exist for error in errors] == [False, True]
+    assert str(errors[1]).startswith("the service refused this order before; the order was not sent again")
+
+
+async def test_a_recorded_refutation_is_read_again_on_delivery(world: World):
+    await world.in_doubt(held="h-1")
+    await world.refute()
+    async with world.client() as client:
+        call = client.create_order(new_order(), key="k", held="h-1", once=True)
+        refuted = await failure(call, Refuted)
+
+    assert str(refuted).startswith("the service refused this order before; the order was not sent again")
+    assert not refuted.order_may_exist
+
+
+async def test_a_recorded_refusal_of_a_hook_is_read_again_on_delivery(world: World):
+    async def refuse(_: object) -> None:
+        raise PreflightFailed("over the limit", refused=True)
+
+    async with world.client(hooks=[refuse]) as client:
+        for _ in range(2):
+            call = client.create_order(new_order(), key="k", held="h-1", once=True)
+            refused = await failure(call, PreflightFailed)
+
+    assert str(refused).startswith("a hook refused this order before; the hook was not called again")
+    assert refused.refused
 
 
 async def test_a_call_ended_by_close_reports_the_final_state(world: World):

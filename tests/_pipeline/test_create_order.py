@@ -705,11 +705,12 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     assert reports == [RecoveryReport()]  # The late worker has leased the undo, so recovery skips it.
 
 
-async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
+@pytest.mark.parametrize("error", [RuntimeError(), asyncio.CancelledError()], ids=repr)
+async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World, error: BaseException):
     """Without this, the customer's funds stay held for ever, because the key now has another intent."""
 
     async def breaks(_: object) -> None:
-        world.bank.release_error = RuntimeError()
+        world.bank.release_error = error
 
     world.journal.before[transitions.AddPendingUndos] = breaks
     await overtaken(world, "on_place", 900.1)
@@ -721,6 +722,26 @@ async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: 
     assert len(both) == 2
     assert report.released == 1
     assert [*world.bank.open] == [intent_id]
+
+
+async def test_a_late_hold_is_released_once_although_its_undo_cannot_be_recorded(world: World):
+    world.journal.fail_on = transitions.AddPendingUndos
+    await overtaken(world, "on_place", 900.1)
+
+    assert [*world.bank.open] == [(await world.entry()).intent_id]
+
+
+async def test_a_late_hold_that_a_recovery_has_released_is_not_released_again(world: World):
+    async def recovers(_: object) -> None:
+        world.time.pass_(60.0)
+        assert (await world.recover()).released == 1
+        released.extend(world.bank.released)
+
+    released: list[object] = []
+    world.journal.after[transitions.AddPendingUndos] = recovers
+    await overtaken(world, "on_place", 900.1)
+
+    assert world.bank.released == released != []
 
 
 async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):
@@ -1015,7 +1036,9 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
 
 
 @pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
-async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(world: World, at: type):
+async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(
+    world: World, at: type, caplog: pytest.LogCaptureFixture
+):
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
         world.meanwhile(transitions.GoInDoubt, world.refute)
@@ -1027,6 +1050,7 @@ async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(world: W
     assert (failed.outcome, failed.order_may_exist) == (Outcome.UNKNOWN, True)
     assert report.resolved == 0
     assert len(world.events_of(DuplicateSuspected)) == 1
+    assert "contradicts the sender's report: the doubt had ended before the sender's report" in caplog.text
     assert (await world.told())[-1] == "suspect: in_doubt"
 
 

@@ -16,6 +16,7 @@ from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
+    CauseKind,
     DuplicateSuspected,
     JournalFailed,
     KeyState,
@@ -63,6 +64,16 @@ def too_late(world: World) -> BackOffice:
     return BackOffice(ask)
 
 
+FOUND_TOO_LATE = (
+    "the client's resolve found tx-bank after the order had been refuted: a duplicate is suspected"
+)
+
+
+async def suspicions(world: World) -> list[str | None]:
+    """Return the reasons of the suspicions in the key's history."""
+    return [step.reason for step in await world.journal.history(world.scope, "k") if step.move == "suspect"]
+
+
 def the_order(world: World) -> Order:
     (order,) = world.sandbox.orders.values()
     return Order.from_json(order.to_json())
@@ -85,8 +96,10 @@ async def test_the_call_returns_the_order_that_resolve_found(world: World):
     order = await world.create(resolve=BackOffice(find))
     again = await world.create(resolve=BackOffice(find))
 
+    last = (await world.journal.history(world.scope, "k"))[-1]
     assert order == again == the_order(world)
     assert (await world.entry()).state is KeyState.CREATED
+    assert (last.move, last.by) == ("resolve", "resolve")
     assert [(event.outcome, event.order_id) for event in world.events_of(Resolved)] == [
         (Outcome.CREATED, order.id)
     ]
@@ -135,6 +148,9 @@ async def test_no_order_frees_the_key_and_undoes_the_hooks_after_settle_after_an
 
     assert (refuted.outcome, refuted.order_may_exist) == (Outcome.REFUSED, False)
     assert isinstance(refuted.__cause__, OutcomeUnknown)
+    assert [step.by for step in await world.journal.history(world.scope, "k") if step.move == "refute"] == [
+        "resolve"
+    ]
     assert world.bank.log == ["check", "place", "release", "undo check"]
     assert (await world.entry()).state is KeyState.FREE
     assert world.events_of(Resolved)[0].outcome is Outcome.REFUSED
@@ -292,6 +308,9 @@ async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_re
 
     assert created.order_id == "tx-operator"
     assert (entry.order_id, entry.candidates) == ("tx-operator", ("tx-bank",))
+    assert await suspicions(world) == [
+        "the journal records order tx-operator, but the client's resolve found tx-bank"
+    ]
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
 
 
@@ -313,7 +332,12 @@ async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(
 
     assert doubt.order_may_exist
     assert (step.order_id, step.by) == ("tx-bank", "resolve")
-    assert (await world.entry()).candidates == ("tx-bank",)
+    assert await suspicions(world) == [FOUND_TOO_LATE]
+    entry = await world.entry()
+    assert (entry.candidates, entry.attempt) == (("tx-bank",), doubt.attempt_id)
+    assert entry.cause is not None
+    assert (entry.cause.kind, entry.cause.candidate) == (CauseKind.SUPERSEDED, "tx-bank")
+    assert [attempt.number for attempt in entry.cause.attempts] == [1]
     assert len(world.sandbox.orders) == 1
     assert world.bank.open
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
@@ -334,6 +358,7 @@ async def test_a_refuted_doubt_never_ends_with_the_order_of_another_intent(
 
     assert doubt.order_may_exist
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == suspected
+    assert await suspicions(world) == [FOUND_TOO_LATE] * len(suspected)
     assert not world.events_of(Resolved)
 
 
@@ -373,6 +398,24 @@ async def test_a_journal_failure_at_the_end_of_a_doubt_keeps_the_key_bound(
     assert (failed.outcome, failed.order_may_exist, failed.key) == (outcome, True, "k")
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open
+
+
+async def test_a_journal_failure_after_resolve_found_the_order_has_the_order(world: World):
+    async def find() -> Order:
+        return the_order(world)
+
+    world.journal.fail_on = transitions.Resolve
+    failed = await world.fails(JournalFailed, resolve=BackOffice(find))
+
+    assert failed.order == the_order(world)
+
+
+async def test_an_undo_that_is_cancelled_after_a_refutation_does_not_hide_the_refutation(world: World):
+    world.bank.release_error = asyncio.CancelledError()
+    refuted = await world.fails(Refuted, resolve=BackOffice(NO_ORDER), settle_after=0)
+
+    assert not refuted.order_may_exist
+    assert banks.owed_hooks(await world.entry()) == ["funds_hold"]
 
 
 def test_no_order_is_a_singleton_with_a_clear_repr():

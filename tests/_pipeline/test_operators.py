@@ -423,6 +423,12 @@ async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: Wor
         await desk.propose("k", Decision.RESOLVE, order_id="tx-1", seen=seen, **SAID)
 
 
+async def test_a_proposal_to_refute_too_early_says_how_long_to_wait(desk: Operators):
+    why = await refusal(desk.propose("k", Decision.REFUTE, **SAID))
+
+    assert why.endswith("because a request may still take effect; try again in 300 s")
+
+
 async def test_fields_of_a_view_can_be_read_by_their_former_names(desk: Operators):
     view: Any = await desk.view("k")
     changed: Any = KeyChanged(view.entry)

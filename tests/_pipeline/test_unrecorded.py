@@ -100,14 +100,16 @@ async def test_recover_records_answers_that_only_this_process_has(world: World):
         task = await gate.catches(client.recover())
         task.cancel()
         await asyncio.wait([task])
+        kept = list(client._context.unrecorded)
         world.journal.before.clear()
         report = await client.recover()
 
+    assert kept == ["k"]
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
 
 
-async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
+async def test_the_id_in_an_unreadable_answer_is_recorded(world: World, caplog: pytest.LogCaptureFixture):
     """Without this, `resolve` and operators search by amount for an order whose id was received."""
     asked: list[str | None] = []
 
@@ -127,6 +129,7 @@ async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
 
     (order_id,) = world.sandbox.orders
     assert [told.outcome for told in world.events_of(OrderUnrecorded)] == [Outcome.UNKNOWN]
+    assert f"order {order_id} of the key 'k' may exist: the response cannot be read" in caplog.text
     assert (doubt.candidates, doubt.sender_reported) == ((order_id,), True)
     assert asked == [order_id] * len(asked)
     assert report == RecoveryReport(resolved=1)

@@ -136,6 +136,7 @@ PARTS = {
         (
             "tests/_pipeline/test_call.py",
             "tests/_pipeline/test_create_order.py",
+            "tests/_pipeline/test_decisions.py",
             "tests/_pipeline/test_doubt.py",
             "tests/_pipeline/test_doubt_cause.py",
             "tests/_pipeline/test_undo.py",
