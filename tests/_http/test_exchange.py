@@ -117,6 +117,7 @@ CHANGES: dict[str, tuple[object, str, object]] = {
         lambda self, req, traces, timeout, where: None,
     ),
     "imported after a mock": (exchange, "_METHODS", (exchange._METHODS[0], lambda: None)),
+    "imported after a mock of another kind": (exchange, "_METHODS", (object(), exchange._METHODS[1])),
 }
 
 
