@@ -565,5 +565,12 @@ def test_memory_for_answers_is_not_reallocated_for_each():
     assert int(ended.stdout) < 100
 
 
-def test_idle_connections_are_closed_before_common_servers_close_theirs():
+async def test_idle_connections_are_closed_before_common_servers_close_theirs():
+    async with transport_to("http://127.0.0.1:1") as transport:
+        transport.open()
+        pools: list[Any] = [
+            session.connector for session in (transport._orders, transport._others) if session
+        ]
+
+    assert [pool._keepalive_timeout for pool in pools] == [POOL_KEEPALIVE] * 2
     assert POOL_KEEPALIVE < 5.0

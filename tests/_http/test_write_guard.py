@@ -360,6 +360,24 @@ def test_a_connection_may_be_taken_again_only_once_its_response_is_trusted():
     assert steps == [True, False, True]
 
 
+def test_a_connection_on_which_a_message_began_while_idle_is_not_taken():
+    """aiohttp replaces the parser for the next request, so the new parser does not show this."""
+    protocol, state = changed(_parser=parser(lines=(b"HTTP/1.1 422",))), ConnectionState()
+    state.take(SimpleNamespace(), protocol)
+    state.trust()
+    protocol._parser = parser()
+
+    assert not ConnectionState.may_take(protocol)
+
+
+async def test_a_connection_lost_after_its_response_has_no_other_response():
+    protocol, state = changed(_parser=None, exception=lambda: LOST), ConnectionState()
+    state.take(SimpleNamespace(get_extra_info=lambda _: None, is_closing=lambda: True), protocol)
+
+    assert state.is_quiet()
+    assert await state.is_alone(whole=True)
+
+
 @each(("over_tls", "waiting", "is_quiet"), [(0, 0, True), (0, 1, False), (1, 100, True), (1, 101, False)])
 def test_only_over_tls_an_alert_may_wait_behind_a_response(over_tls: int, waiting: int, is_quiet: bool):
     with pytest.MonkeyPatch.context() as patch:
