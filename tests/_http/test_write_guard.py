@@ -370,6 +370,20 @@ def test_a_connection_on_which_a_message_began_while_idle_is_not_taken():
     assert not ConnectionState.may_take(protocol)
 
 
+@each("is_used_again", [False, True])
+def test_a_distrusted_connection_is_closed_unless_another_request_uses_it(is_used_again: bool):
+    closed: list[bool] = []
+    protocol, state = changed(close=lambda: closed.append(True)), ConnectionState()
+    state.take(SimpleNamespace(), protocol)
+    state.trust()
+    if is_used_again:
+        ConnectionState().take(SimpleNamespace(), protocol)
+    state.distrust()
+
+    assert not state.trusted
+    assert closed == ([] if is_used_again else [True])
+
+
 async def test_a_connection_lost_after_its_response_has_no_other_response():
     protocol, state = changed(_parser=None, exception=lambda: LOST), ConnectionState()
     state.take(SimpleNamespace(get_extra_info=lambda _: None, is_closing=lambda: True), protocol)
