@@ -343,6 +343,7 @@ LOST_AMID_A_HEAD.message = object()  # type: ignore[assignment] # aiohttp puts t
         (changed(_parser=None, exception=lambda: LOST_AMID_A_HEAD), True),
         # An unknown version of aiohttp.
         (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),
+        (SimpleNamespace(exception=lambda: None, _parser=parser()), True),
     ],
 )
 def test_a_connection_with_part_of_another_message_is_detected(protocol: Any, is_amid: bool):
