@@ -117,6 +117,7 @@ CHANGES: dict[str, tuple[object, str, object]] = {
         lambda self, req, traces, timeout, where: None,
     ),
     "imported after a mock": (exchange, "_METHODS", (exchange._METHODS[0], lambda: None)),
+    "imported after a mock of another kind": (exchange, "_METHODS", (object(), exchange._METHODS[1])),
 }
 
 
@@ -239,7 +240,9 @@ async def test_each_interim_response_and_each_part_of_a_body_starts_the_read_tim
 
 
 @pytest.mark.usefixtures("http_path")
-async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: Bank, loop_time: LoopTime):
+async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(
+    bank: Bank, loop_time: LoopTime, caplog: pytest.LogCaptureFixture
+):
     async def answer_too_late(connection: Connection) -> None:
         request = await connection.request()
         for piece in (*[b"HTTP/1.1 102 Processing\r\n\r\n"] * 6, order_reply(request)):
@@ -254,6 +257,7 @@ async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: 
     assert error.status is None
     assert error.order_may_exist
     assert isinstance(error.__cause__, TimeoutError)
+    assert [record for record in caplog.records if record.name == "asyncio"] == []  # no failed callback
 
 
 async def test_the_deadline_ends_a_wait_in_which_interim_responses_never_stop(

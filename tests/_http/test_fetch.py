@@ -336,10 +336,14 @@ async def begun(service: Answering, time: Time, **how: Any) -> tuple[Any, Any, a
 async def test_closing_waits_for_a_request_in_flight(service, time):
     client, asked, gate = await begun(service, time)
     closing = asyncio.create_task(client.close())
+    await banks.turns(20)
+    is_waiting = not closing.done()
     gate.set()
 
+    assert is_waiting
     assert await asked == {"a": 1}
-    await closing
+    async with asyncio.timeout(5.0):  # far below the grace period
+        await closing
 
 
 @pytest.mark.parametrize(("safe", "kind"), [(True, (ServiceFailed, ClientClosed)), (False, OutcomeUnknown)])
@@ -386,11 +390,15 @@ async def test_a_request_past_its_deadline_is_not_sent(client, service):
     assert service.came == []
 
 
-async def test_a_retry_pause_that_would_outlast_the_deadline_is_not_started(client, service, time):
+@pytest.mark.parametrize(("seconds", "slept"), [(5, [2.0, 2.0]), (4, [2.0]), (2, [])])
+async def test_a_retry_pause_that_would_reach_the_deadline_is_not_started(
+    client, service, time, seconds, slept
+):
     service.answer(429, headers={"Retry-After": "2"}, times=9)
-    await failure(client.request("POST", "/a", json={}, deadline=NOW_FIVE), RateLimited)
+    deadline = NOON + timedelta(seconds=seconds)
+    await failure(client.request("POST", "/a", json={}, deadline=deadline), RateLimited)
 
-    assert time.slept == [2.0, 2.0]
+    assert time.slept == slept
 
 
 async def test_no_attempt_follows_a_pause_that_outlasted_the_deadline(client, service, time):

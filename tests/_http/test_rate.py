@@ -141,6 +141,15 @@ def test_a_waiter_that_cannot_be_in_time_fails_at_once_and_takes_no_slot():
     assert queue.times == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_free_burst_is_in_time_for_any_limit_and_the_wait_behind_it_is_exact():
+    queue = line(1.0, burst=3)
+    for within in (0.1, 0.1, 0.1, 0.9, 1.1, 1.9, 2.1):
+        queue.come(within=within)
+
+    assert [(number, when - 1000.0) for number, when in queue.run().refused] == [(3, 0.0), (5, 0.0)]
+    assert queue.times == [0.0, 0.0, 0.0, 1.0, 2.0]
+
+
 def test_a_slot_taken_without_waiting_delays_the_queue_and_a_waiter_fails_once_its_time_is_over():
     queue = line(1.0)
     for within in (None, None, 2.5, None):

@@ -120,6 +120,16 @@ def test_an_invalid_setting_is_refused_by_name_and_rule(kind, wrong, rule):
         kind(**wrong)
 
 
+@each("name", ["not_processed", "refused"])
+def test_any_http_status_but_a_success_may_be_configured(name):
+    statuses = frozenset({100, 199, 300, 599})
+
+    assert getattr(RetryPolicy(**{name: statuses}), name) == statuses
+    for success in (200, 299):
+        with pytest.raises(ValueError, match=f"^{name}: must not contain a 2xx status"):
+            RetryPolicy(**{name: {success}})
+
+
 # --- one delay ----------------------------------------------------------------------------------
 
 CHANCES = st.floats(0, 1, exclude_max=True)

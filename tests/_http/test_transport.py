@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -19,7 +20,9 @@ from tests.faults.parties import KEY, Bank, Certificates, transport_to
 from tests.faults.servers import (
     Connection,
     answers,
+    chunked,
     foreign_reply,
+    head,
     http,
     order_body,
     replies,
@@ -27,14 +30,30 @@ from tests.faults.servers import (
     then_closes,
 )
 from tests.support import samples
+from tests.support.bank import failure
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import RetryPolicy, Timeouts
-from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Transport, _for_exchange
+from transfer_async._http.transport import (
+    POOL_KEEPALIVE,
+    BodyTooLarge,
+    ExchangeResult,
+    Transport,
+    _for_exchange,
+)
 from transfer_async._http.urls import CREATE_ORDER
 from transfer_async._http.write_guard import AnsweredEarly, ConnectionState, GuardedBody, SessionBody
-from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, ServiceFailed
+from transfer_async._models.errors import (
+    ConnectionFailed,
+    Outcome,
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    ServiceFailed,
+    Unauthorized,
+    UnreadableOrder,
+)
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -166,6 +185,65 @@ async def test_an_endless_answer_before_the_body_is_reported_as_such(monkeypatch
     assert evidence.status is None
     assert isinstance(evidence.error, AnsweredEarly)
     assert server.accepted == 16
+
+
+# --- a response over the size limit ---------------------------------------------------------------
+
+LIMIT = 100
+LONG = b'{"message": "Unauthorized"}' + b" " * 5000  # What is read would alone be a refusal.
+TOO_LARGE: dict[str, Callable[[int], bytes]] = {
+    "length": lambda status: http(status, LONG),
+    "chunks": lambda status: head(status, {"Transfer-Encoding": "chunked"}) + chunked(LONG[:50], LONG[50:]),
+    "close": lambda status: head(status, {"Connection": "close"}) + LONG,
+    "gzip": lambda status: http(status, gzip.compress(LONG), headers={"Content-Encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("form", TOO_LARGE)
+@pytest.mark.parametrize(
+    ("status", "order", "funds", "read", "change"),
+    [
+        (200, UnreadableOrder, "kept", ServiceFailed, OutcomeUnknown),
+        (401, Unauthorized, "released", Unauthorized, Unauthorized),
+        (403, OutcomeUnknown, "kept", Refused, OutcomeUnknown),
+        (422, Refused, "released", Refused, Refused),
+        (429, RateLimited, "released", RateLimited, RateLimited),
+        (503, OutcomeUnknown, "kept", ServiceFailed, OutcomeUnknown),
+    ],
+)
+async def test_a_response_over_the_size_limit_proves_only_what_its_status_proves(
+    bank: Bank, form: str, status: int, order: type, funds: str, read: type, change: type
+):
+    async with (
+        serving(then_closes(TOO_LARGE[form](status))) as server,
+        bank.client(server.url, max_response_bytes=LIMIT, retry=ONCE) as client,
+    ):
+        calls = (
+            client.create_order(samples.new_order(), key=KEY),
+            client.who_am_i(),
+            client.request("PUT", "/thing", json={"a": 1}),
+        )
+        errors: list[Any] = [await failure(call) for call in calls]
+
+    assert [type(error) for error in errors] == [order, read, change]
+    assert [error.status for error in errors] == [status] * 3
+    assert [type(error.__cause__) for error in errors] == [BodyTooLarge] * 3
+    assert [error.raw if hasattr(error, "raw") else error.body for error in errors] == [LONG[:LIMIT]] * 3
+    assert bank.funds.state == funds
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("form", ["length", "chunks", "gzip"])
+async def test_no_request_follows_a_response_over_the_size_limit_on_its_connection(bank: Bank, form: str):
+    async with (
+        serving(replies(TOO_LARGE[form](422))) as server,
+        bank.client(server.url, max_response_bytes=LIMIT) as client,
+    ):
+        for number in range(2):
+            await failure(client.create_order(samples.new_order(), key=str(number)), Refused)
+            await failure(client.who_am_i(), Refused)
+
+    assert server.accepted == len(server.requests) == 4
 
 
 # --- pools and sessions -------------------------------------------------------------------------
@@ -487,5 +565,12 @@ def test_memory_for_answers_is_not_reallocated_for_each():
     assert int(ended.stdout) < 100
 
 
-def test_idle_connections_are_closed_before_common_servers_close_theirs():
+async def test_idle_connections_are_closed_before_common_servers_close_theirs():
+    async with transport_to("http://127.0.0.1:1") as transport:
+        transport.open()
+        pools: list[Any] = [
+            session.connector for session in (transport._orders, transport._others) if session
+        ]
+
+    assert [pool._keepalive_timeout for pool in pools] == [POOL_KEEPALIVE] * 2
     assert POOL_KEEPALIVE < 5.0

@@ -1,6 +1,7 @@
 """Requests go only to the base URL, and only `create_order` can use the create-order path."""
 
 import re
+from base64 import b64encode
 from urllib.parse import quote
 
 import pytest
@@ -75,6 +76,7 @@ def test_http_is_accepted_for_loopback_only(address):
 REFUSED = {
     "must not contain a user or a password": (
         *("https://user@bank.example", "https://user:secret@bank.example", "https://:secret@bank.example"),
+        "https://user:1/secret@bank.example",  # read literally, the host is "user", and the port 1
     ),
     "must be https": ("http://localhost:secret@evil.com",),
     "must not contain a query or a fragment": (
@@ -209,7 +211,7 @@ def test_every_mix_of_disguises_is_refused(path):
         *("", "relative", "api/api/v1/user/who-am-i", "?x=1", "https://evil.com/", "//evil.com/"),
         *("/\\evil.com", "\\\\evil.com", "/%2Fevil.com", "/%5Cevil.com", "/../admin", "/a/../b", "/a/./b"),
         *("/a/..", "/%2e%2e/admin", "/a/%252e%252e/b", "/a/..;x/b", "/a b", "/a\tb", "/a\r\nHost: evil.com"),
-        *("/ä", "/a#b", "/a%00", "/a%0d%0aHost:%20evil.com", None, b"/a", 7),
+        *("/ä", "/a#b", "/a?b=\\c", "/a%00", "/a%0d%0aHost:%20evil.com", None, b"/a", 7),
         "/a%" + "25" * 20 + "2Fb",  # encoded too many times
     ],
 )
@@ -278,8 +280,42 @@ def test_a_valid_database_address_is_accepted(login, host):
         PostgresJournal(f"postgresql://{login}{host}{end}")
 
 
-def test_a_proxys_password_moves_from_the_address_to_the_header():
-    address, header = proxy_and_authorization("http://bank:hunter2@proxy.example:3128")
+PROXY = "http://proxy.example:3128"
 
-    assert "hunter2" not in address
-    assert header.startswith("Basic ")
+
+@each(
+    ("proxy", "address", "login"),
+    [
+        (None, None, None),
+        (PROXY, PROXY, None),
+        (f"{PROXY}/", f"{PROXY}/", None),
+        ("http://bank:hunter2@proxy.example:3128", PROXY, "bank:hunter2"),
+        ("http://b%40nk:h%2Funt%3Aer@proxy.example:3128", PROXY, "b@nk:h/unt:er"),
+        ("http://bank@proxy.example:3128", PROXY, "bank:"),
+        ("http://:hunter2@proxy.example:3128", PROXY, ":hunter2"),
+    ],
+)
+def test_a_proxys_password_moves_from_the_address_to_the_header(proxy, address, login):
+    header = None if login is None else f"Basic {b64encode(login.encode()).decode()}"
+
+    assert proxy_and_authorization(proxy) == (address, header)
+
+
+NOT_AN_ADDRESS = "must be an address such as http://user:password@host:port"
+
+
+@each(
+    ("proxy", "why"),
+    [
+        *((wrong, NOT_AN_ADDRESS) for wrong in ("", "proxy.example", "//bank:hunter@proxy.example", 7)),
+        *((f"{scheme}://bank:hunter@proxy.example", NOT_AN_ADDRESS) for scheme in ("socks5", "ftp")),
+        *((f"http://bank:hunter@{wrong}", NOT_AN_ADDRESS) for wrong in ("", "proxy example", "proxy\n")),
+        *((f"{PROXY}{end}", "must not contain a path") for end in ("/hunter", "?hunter", "#hunter")),
+        ("http://bank:1/hunter@proxy.example", "must not contain a path"),
+    ],
+)
+def test_an_invalid_proxy_is_refused_without_its_password(proxy, why):
+    with pytest.raises(ValueError, match=f"^proxy: {re.escape(why)}") as caught:
+        proxy_and_authorization(proxy)
+
+    assert "hunter" not in str(caught.value)

@@ -343,6 +343,7 @@ LOST_AMID_A_HEAD.message = object()  # type: ignore[assignment] # aiohttp puts t
         (changed(_parser=None, exception=lambda: LOST_AMID_A_HEAD), True),
         # An unknown version of aiohttp.
         (SimpleNamespace(_buffer=[], _tail=b"", exception=lambda: None), True),
+        (SimpleNamespace(exception=lambda: None, _parser=parser()), True),
     ],
 )
 def test_a_connection_with_part_of_another_message_is_detected(protocol: Any, is_amid: bool):
@@ -358,6 +359,38 @@ def test_a_connection_may_be_taken_again_only_once_its_response_is_trusted():
     steps.append(ConnectionState.may_take(protocol))
 
     assert steps == [True, False, True]
+
+
+def test_a_connection_on_which_a_message_began_while_idle_is_not_taken():
+    """aiohttp replaces the parser for the next request, so the new parser does not show this."""
+    protocol, state = changed(_parser=parser(lines=(b"HTTP/1.1 422",))), ConnectionState()
+    state.take(SimpleNamespace(), protocol)
+    state.trust()
+    protocol._parser = parser()
+
+    assert not ConnectionState.may_take(protocol)
+
+
+@each("is_used_again", [False, True])
+def test_a_distrusted_connection_is_closed_unless_another_request_uses_it(is_used_again: bool):
+    closed: list[bool] = []
+    protocol, state = changed(close=lambda: closed.append(True)), ConnectionState()
+    state.take(SimpleNamespace(), protocol)
+    state.trust()
+    if is_used_again:
+        ConnectionState().take(SimpleNamespace(), protocol)
+    state.distrust()
+
+    assert not state.trusted
+    assert closed == ([] if is_used_again else [True])
+
+
+async def test_a_connection_lost_after_its_response_has_no_other_response():
+    protocol, state = changed(_parser=None, exception=lambda: LOST), ConnectionState()
+    state.take(SimpleNamespace(get_extra_info=lambda _: None, is_closing=lambda: True), protocol)
+
+    assert state.is_quiet()
+    assert await state.is_alone(whole=True)
 
 
 @each(("over_tls", "waiting", "is_quiet"), [(0, 0, True), (0, 1, False), (1, 100, True), (1, 101, False)])
