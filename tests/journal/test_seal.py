@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import msgspec
@@ -264,6 +265,23 @@ async def test_a_key_that_cannot_be_decrypted_stays_bound_and_affects_no_other(p
     assert (verdict.denial, other.state) == (Rejection.UNREAD, KeyState.CLAIMED)
     assert entry is not None
     assert (entry.state, entry.is_readable) == (KeyState.IN_DOUBT, True)
+
+
+async def test_a_record_that_the_seal_fails_to_decrypt_is_listed_as_encrypted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without this, people quarantine intact records while the key management system is down."""
+    away = seal(a=OLD)
+    async with SQLiteJournal(path, seal=away) as journal:
+        await made(journal, claim(), mark(), doubt())
+        monkeypatch.setattr(away, "opened", Mock(side_effect=ConnectionError("ada.eze")))
+        ((_, entry),) = await journal.in_doubt(SCOPE)
+
+    assert entry.unread is not None
+    assert (entry.unread.why, entry.unread.is_sealed) == (
+        "the seal could not decrypt (ConnectionError)",
+        True,
+    )
 
 
 async def test_client_and_operator_errors_name_the_missing_key(world: World, path: Path):
