@@ -116,6 +116,17 @@ async def test_the_audit_cache_is_bounded(journal: SQLiteJournal, monkeypatch: p
     assert (await found(journal))[0] == [*"hgfedcba"]
 
 
+async def test_no_page_is_longer_than_its_limit(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audit, "SPAN", 8)  # two lines that name a person
+    await resolved(journal, *"abcdef")
+    pages, after = [], ""
+    while after or not pages:
+        lines, after = await journal.audit(SCOPE, limit=2, after=after)
+        pages.append("".join(key for key, *_ in lines))
+
+    assert pages == ["fe", "dc", "ba", ""]  # the oldest lines name no person
+
+
 async def test_a_forgotten_key_is_not_listed_in_memory(world: World):
     journal = MemoryJournal(clock=Clock(now=world.time.now, utc=world.time.utc), keep=10.0)
     await resolved(journal, "a")
