@@ -48,6 +48,15 @@ async def test_behind_transaction_pooling_nothing_is_prepared_whatever_the_setti
     assert all(one is not next_ for one, next_ in pairwise(used)), "each transaction has another connection"
 
 
+async def test_behind_transaction_pooling_no_setting_is_left_for_another_program(database: str):
+    async with PoolingProxy(database) as proxy:
+        session = await PostgresJournal(proxy.dsn, prepared=True)._connect()
+        shared = [await session._connection.fetchval("SHOW enable_seqscan") for _ in range(2)]
+        session.terminate()
+
+    assert shared == ["on", "on"]
+
+
 # --- PgBouncer ----------------------------------------------------------------------------------
 
 

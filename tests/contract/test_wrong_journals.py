@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.contract.own_journal import OwnJournal
 from tests.support.trials import mostly_in_trials
 from transfer_async.journal import (
+    FOUR_EYES,
     KeyState,
     due_at,
     entry_of,
@@ -217,6 +218,22 @@ class ReadsTheRuleTooEarly(OwnJournal):
         for _ in range(3):
             await asyncio.sleep(0)
         return rule
+
+
+class ReadsTheRuleOnce(OwnJournal):
+    """Does not read the rule again until it writes the rule itself."""
+
+    async def _rule(self, scope):
+        known = self.__dict__.setdefault("_rules", {})
+        if scope not in known:
+            known[scope] = await super()._rule(scope)
+        return known[scope]
+
+    async def move(self, scope, key, move):
+        verdict = await super().move(scope, key, move)
+        if key == FOUR_EYES and verdict is not None:
+            self.__dict__.setdefault("_rules", {})[scope] = verdict.entry
+        return verdict
 
 
 class ForgetsWhenClosed(OwnJournal):

@@ -105,11 +105,26 @@ async def test_a_damaged_time_hides_a_line_from_time_ranges_only(journal: SQLite
 
 async def test_the_audit_cache_is_bounded(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(audit, "MAX_KNOWN", 2)
+    monkeypatch.setattr(audit, "MAX_RANGES", 1)
     await resolved(journal, *"abcdefgh")
-    await found(journal)
+    after, sizes = "", []
+    while after or not sizes:
+        _, after = await journal.audit(SCOPE, limit=99, after=after)
+        sizes.append(sum(known.number for known in journal._audit._known.values()))
 
-    assert sum(known.number for known in journal._audit._known.values()) <= 2
+    assert max(sizes) == 2
     assert (await found(journal))[0] == [*"hgfedcba"]
+
+
+async def test_no_page_is_longer_than_its_limit(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audit, "SPAN", 8)  # two lines that name a person
+    await resolved(journal, *"abcdef")
+    pages, after = [], ""
+    while after or not pages:
+        lines, after = await journal.audit(SCOPE, limit=2, after=after)
+        pages.append("".join(key for key, *_ in lines))
+
+    assert pages == ["fe", "dc", "ba", ""]  # the oldest lines name no person
 
 
 async def test_a_forgotten_key_is_not_listed_in_memory(world: World):

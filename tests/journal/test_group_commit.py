@@ -236,6 +236,19 @@ async def test_an_error_of_the_store_fails_all_transitions_without_another_attem
     assert all(isinstance(one.__cause__, OSError) for one in found if isinstance(one, JournalFailed))
 
 
+async def test_a_cancelled_caller_hides_the_error_from_no_other(store: Store):
+    gate = store.gate = Gate()
+    store.error = lambda _: OSError()
+    callers = await waiting(store, 3)
+    callers[1].cancel()
+    await turns(1)
+    gate.open()
+    found = await asyncio.gather(*callers, return_exceptions=True)
+
+    failed = (JournalFailed, "the journal failed (OSError)")
+    assert [(type(one), str(one)) for one in found] == [failed, (asyncio.CancelledError, ""), failed]
+
+
 async def test_an_error_about_one_transition_fails_only_that_one(store: Store):
     store.error = lambda wanted: ValueError() if any(one.place[1] == "k-3" for one in wanted) else None
     found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)

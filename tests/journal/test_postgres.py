@@ -25,6 +25,7 @@ from tests.support.journalling import (
     release,
     resolve,
 )
+from tests.support.loop_time import LoopTime
 from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.durable import PendingMove, Transaction
@@ -248,6 +249,15 @@ async def test_only_one_of_many_new_journals_creates_the_tables(
     assert caplog.records == []
 
 
+async def test_a_journal_holds_its_lock_while_it_creates_the_tables(database: str):
+    """Without the lock, one of two new workers fails, because the other has just created a table."""
+    journal = PostgresJournal(database)
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    journal._sql.tables = f"CREATE TABLE held AS {locks}; {journal._sql.tables}"
+    async with journal:
+        assert await say(database, "SELECT count FROM held") == 1
+
+
 def pending(key: str, move: Move) -> PendingMove:
     return PendingMove((SCOPE, key), move, f"{key}-{move.name}", asyncio.get_running_loop().create_future())
 
@@ -330,6 +340,27 @@ async def test_a_permanent_error_is_not_retried():
         await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=1.0)._with_retries(fails)
 
     assert len(tries) == 1
+
+
+async def test_attempts_wait_longer_each_time_and_end_before_the_timeout(
+    loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
+):
+    """Without the pauses, each waiting order of each worker keeps a restarting server busy."""
+    pauses = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        loop_time.passed += seconds
+
+    async def fails() -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(ConnectionRefusedError):
+        await PostgresJournal("postgresql://nobody@localhost/nothing", timeout=10.0)._with_retries(fails)
+
+    assert pauses[:7] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+    assert 9.0 < sum(pauses) < 10.0
 
 
 class KilledWhileConnecting(PostgresJournal):

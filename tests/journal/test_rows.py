@@ -148,6 +148,17 @@ def test_a_corrupt_undo_is_named_and_the_others_stay_pending():
     assert (entry.pending_undos, entry.unread.earlier_hooks) == (debts[1:], ("hook-1",))
 
 
+def test_corrupt_undos_of_earlier_intents_are_named_apart_from_those_of_the_last():
+    """Without this, nobody is asked to release an earlier hold if the last intent's order exists."""
+    undos = tuple(PendingUndo(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
+    free = replace(_claimed(), state=KeyState.FREE, intent=None, intent_id="intent-2", pending_undos=undos)
+    row = rows.row_of(free, token="t", now=0.0)
+    unread = rows.entry_of(msgspec.structs.replace(row, body=row.body.replace('"NGN"', '"?"'))).unread
+
+    assert unread is not None
+    assert (unread.hooks, unread.earlier_hooks) == (("hook-2",), ("hook-1",))
+
+
 def test_a_corrupt_record_is_logged_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ):

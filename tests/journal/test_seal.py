@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import msgspec
@@ -108,7 +109,7 @@ def test_from_env_uses_the_seal_of_the_environment(monkeypatch: pytest.MonkeyPat
     assert (ended.exit_code, "TRANSFER_SEAL: the key file must be" in ended.output) == (2, True)
 
 
-@each("given", ["a key", KeySeal])
+@each("given", ["a key", KeySeal, Mock(spec=["sealed"]), Mock(spec=["opened"])])
 def test_an_object_that_is_not_a_seal_is_refused(given: Any):
     with pytest.raises(ValueError, match="seal: "):
         SQLiteJournal("journal.db", seal=given)
@@ -154,8 +155,10 @@ def test_a_record_that_cannot_be_decrypted_is_bound_and_keeps_the_rest(other: Ke
 
 def test_data_encrypted_by_earlier_versions_can_be_decrypted():
     one = seal(a=OLD)
+    created = replace(IN_DOUBT, state=KeyState.CREATED, order_id="tx-1", intent=None, reply=b'{"id": "tx-1"}')
 
-    assert rows.entry_of(row_of(OWING, one), one, place=PLACE) == OWING
+    for entry in (OWING, created):
+        assert rows.entry_of(row_of(entry, one), one, place=PLACE) == entry
 
 
 # --- a record beside another key ------------------------------------------------------------------
@@ -264,6 +267,40 @@ async def test_a_key_that_cannot_be_decrypted_stays_bound_and_affects_no_other(p
     assert (verdict.denial, other.state) == (Rejection.UNREAD, KeyState.CLAIMED)
     assert entry is not None
     assert (entry.state, entry.is_readable) == (KeyState.IN_DOUBT, True)
+
+
+FAILED = {
+    "the seal could not decrypt (ConnectionError)": {"side_effect": ConnectionError("ada.eze")},
+    "the seal did not return the decrypted data as bytes": {"return_value": "ada.eze"},
+}
+
+
+@pytest.mark.parametrize(("why", "end"), FAILED.items())
+async def test_a_record_that_the_seal_fails_to_decrypt_is_listed_as_encrypted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, end: dict[str, Any]
+):
+    """Without this, people quarantine intact records while the key management system is down."""
+    away = seal(a=OLD)
+    async with SQLiteJournal(path, seal=away) as journal:
+        await made(journal, claim(), mark(), doubt())
+        monkeypatch.setattr(away, "opened", Mock(**end))
+        ((_, entry),) = await journal.in_doubt(SCOPE)
+
+    assert entry.unread is not None
+    assert (entry.unread.why, entry.unread.is_sealed) == (why, True)
+
+
+@pytest.mark.parametrize("end", [b"sealed:1:", "ada.eze", None])
+async def test_nothing_is_stored_if_the_seal_does_not_encrypt(
+    path: Path, monkeypatch: pytest.MonkeyPatch, end: object
+):
+    own = seal(a=OLD)
+    monkeypatch.setattr(own, "sealed", Mock(return_value=end))
+    async with SQLiteJournal(path, seal=own) as journal:
+        with pytest.raises(JournalFailed, match="the seal did not return a string that starts with"):
+            await judged(journal, claim())
+
+        assert await journal.read(SCOPE, "k") is None
 
 
 async def test_client_and_operator_errors_name_the_missing_key(world: World, path: Path):

@@ -200,6 +200,21 @@ async def test_a_corrupt_record_rejects_only_its_own_key_in_a_commit(path: Path)
     assert [one.denial for one in found] == [None, None, Rejection.UNREAD, None, None]
 
 
+async def test_a_row_that_the_file_refuses_fails_only_its_own_key(path: Path):
+    async with SQLiteJournal(path) as journal:
+        await in_file(
+            path,
+            "CREATE TRIGGER refuse BEFORE INSERT ON keys_2 WHEN NEW.key = 'k-1' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END",
+        )
+        keys = [f"k-{number}" for number in range(3)]
+        found = await asyncio.gather(
+            *(made(journal, claim(), key=key) for key in keys), return_exceptions=True
+        )
+
+    assert [isinstance(one, JournalFailed) for one in found] == [False, True, False]
+
+
 # --- several of them on one file ----------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from transfer_async import (
     TransferError,
 )
 from transfer_async.journal import Journal, KeySeal, Upgrade, postgres, transitions
-from transfer_async.journal.rows import ENTRY_TABLE, VERSION
+from transfer_async.journal.rows import ENTRY_TABLE, NOTHING, VERSION
 
 __all__ = ["world"]  # a fixture
 
@@ -307,7 +307,9 @@ async def test_a_program_of_version_1_works_until_the_upgrade_and_is_refused_aft
             pass
 
     why = str(older.value)
-    assert "older version of transfer_async (its format is 1, this program's is 2)" in why
+    name = "journal.db" if isinstance(store, FileStore) else "the schema transfer_async"
+    assert why.startswith(f"{name} was written by an older version of transfer_async (its format is 1, ")
+    assert "this program's is 2)" in why
     assert "stop every program that uses it, then run: transfer-async journal upgrade" in why
     assert await content(store) == before
     assert {"before", "meanwhile", "new"} < {row[2] for row in before.keys}
@@ -336,6 +338,18 @@ async def test_only_one_of_two_concurrent_upgrades_runs(store: Store):
 
     assert sorted(one.found for one in made) == [1, *[VERSION] * 3]
     assert (await content(store)).is_whole
+
+
+async def test_a_plan_that_another_process_has_carried_out_needs_nothing_more(store: Store):
+    journal = store.journal()
+    plan = await journal.planned_upgrade()
+    await upgrade(store)
+    before = await content(store)
+    made = await journal.upgrade(plan)
+    await journal.close()
+
+    assert (plan.found, made) == (1, NOTHING)
+    assert await content(store) == before
 
 
 def test_an_upgrade_is_refused_while_an_old_program_writes(path: Path):

@@ -34,6 +34,7 @@ EXPECTED = [
     (e.RateLimited(status=429, retry_after=17.0), RETRY, {"after": 17.0}),
     (e.Refused(status=425), RETRY, {}),
     (e.Refused(status=503, retry_after=9.0), RETRY, {"after": 9.0}),
+    (e.Refused(status=503, retry_after=0.25), RETRY, {}),  # a delay of ours is never shortened
     (e.Refused(status=503, retry_after=31_536_000.0), RETRY, {"after": 3600.0}),
     (e.Refused(status=422), ACK, {}),
     (e.Refused(status=400), ACK, {}),

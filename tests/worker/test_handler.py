@@ -68,6 +68,7 @@ async def test_a_redelivered_command_returns_the_same_order(world, handler):
         assert (handled.outcome.order_id, handled.outcome.key, handled.key) == (order_id, "k", "k")
         assert handled.outcome.intent_id == world.bank.placed[0]
         assert handled.outcome.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert (first.asked, again.asked) == (True, False)  # a replay does not show that the service works
     assert len(world.sandbox.requests) == 1
 
 
@@ -380,10 +381,11 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
 
 
 async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world, handler, finder):
-    await in_doubt(world, handler)
+    doubt = await in_doubt(world, handler)
     await finder.client.recover()
     (end,) = await untold(finder)
 
+    assert (end.key, end.intent_id, end.receipts) == ("k", doubt.intent_id, doubt.receipts)
     assert end.poster_amount == new_order().poster_amount
     assert end.state is not None
 
@@ -494,13 +496,14 @@ async def test_a_redelivered_command_in_doubt_gets_the_same_unknown_outcome(worl
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(world, handler):
+async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(world, handler, caplog):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = transitions.RequestNotification
     handled = await handler.handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
     assert isinstance(handled.result, JournalFailed)
+    assert "could not be carried out" not in caplog.text  # that is for errors inside the worker
 
 
 async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_published_on_redelivery(
@@ -512,7 +515,7 @@ async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_publishe
     again = await handler.handle(command())
 
     assert await untold(handler) == []
-    assert said(handled) == (Action.LEAVE, None)
+    assert (said(handled), handled.result.key) == ((Action.LEAVE, None), "k")
     assert said(again) == (Action.ACK, Outcome.CREATED)
 
 

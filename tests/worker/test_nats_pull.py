@@ -170,6 +170,15 @@ async def test_a_slot_cancelled_before_the_request_is_not_counted(desk):
     assert desk.connection.asked == []
 
 
+async def test_a_slot_that_was_just_cancelled_keeps_no_other_waiting(desk):
+    cancelled, other = await desk.slots(2)
+    cancelled.cancel()
+
+    await desk.connection.answer("408")
+
+    assert await other is None
+
+
 async def test_the_request_is_sent_at_once_when_all_slots_wait(desk):
     desk.pull.slots = 2
     desk.pull.note(60.0)

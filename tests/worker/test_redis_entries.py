@@ -1,5 +1,8 @@
 """Entries of Redis streams: none is lost, and none blocks others, even with too many fields for a script."""
 
+import gc
+import weakref
+
 import pytest
 from redis.exceptions import ResponseError
 
@@ -126,6 +129,18 @@ async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(
 
     assert (await taken()).body == b"x"
     assert await case.side.client.zcard(line.keys[1]) == 2
+
+
+async def test_the_subscriber_of_a_slot_that_failed_is_not_kept(line):
+    """Without this, each failure of a slot costs a worker memory until it is restarted."""
+    subscriber = line.subscriber()
+    kept = weakref.ref(subscriber)
+    await subscriber.start()
+    await subscriber.stop()
+    del subscriber
+    gc.collect()
+
+    assert kept() is None
 
 
 # --- large entries ----------------------------------------------------------------------------------

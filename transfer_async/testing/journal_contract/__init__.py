@@ -600,6 +600,15 @@ class JournalContract:
         self, journal: Journal, beside: Journal
     ) -> None:
         await _decide_while_demanding(journal, beside)
+        waiver = (demand(), propose(Decision.WAIVE, attempt=None), waive())
+        for title, before in {"no rule is known": (), "a waiver is known": waiver}.items():
+            scope = f"{SCOPE}/{title}"
+            for move in before:
+                await made(journal, move, key=FOUR_EYES, scope=scope)
+            await made(journal, *WAYS[KeyState.IN_DOUBT], scope=scope)
+            await made(beside, demand(), key=FOUR_EYES, scope=scope)
+
+            assert (await judged(journal, resolve(), scope=scope)).denial is Rejection.ALONE, title
 
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
