@@ -85,10 +85,11 @@ async def test_a_fault_that_needs_three_steps_is_found_and_shortened():
 
 
 async def test_a_hold_that_arrives_late_is_waited_for():
+    """If the bank has no balances, nothing else shows such a hold before the end of all trials."""
     bank = wrong_banks.ArrivesLate()
     bank.delay = 0.002
 
-    assert "too-late" in broken(await verified(bank, late=0.1))
+    assert "too-late" in broken(await verified({"hooks": bank.hooks, "held": bank.held}, late=0.1))
 
 
 async def test_a_late_hold_is_attributed_to_the_trial_that_requested_it():
