@@ -152,7 +152,23 @@ async def test_a_hook_with_many_awaits_is_cancelled_only_at_the_first_ones(monke
     )
 
 
-async def test_closing_a_cancellable_hook_runs_its_cleanup(monkeypatch):
+async def test_a_hook_receives_the_cancellation_at_the_step_that_it_awaits():
+    received = []
+
+    async def hook():
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            received.append(True)
+            raise
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(Cuttable(hook(), Cut(1, acted=False)))
+
+    assert received
+
+
+async def test_closing_a_cancellable_hook_runs_its_cleanup():
     """A program may stop in the middle of a trial."""
     ended = []
 

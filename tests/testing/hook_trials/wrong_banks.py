@@ -119,7 +119,7 @@ class Refuses(Bank):
 for name, lost, refusal in (
     ("ATimeOutIsARefusal", TimeoutError, HoldFailed),
     ("ALostConnectionIsARefusal", OSError, PreflightFailed),
-    ("ACancellationIsARefusal", asyncio.CancelledError, HoldFailed),
+    ("AnyErrorIsARefusal", BaseException, HoldFailed),
 ):
     breaks("vouched")(type(name, (Refuses,), {"lost": lost, "refusal": refusal}))
 
