@@ -26,16 +26,20 @@ class CoreSystem:
     def __init__(self):
         self.holds, self.keys, self.available = {}, {}, ROOM
 
-    async def hold(self, owner, amount, *, key):
-        await asyncio.sleep(0)
+    def book(self, owner, amount, *, key):
         if key not in self.keys:
             if amount > self.available:
                 raise InsufficientFunds
             self.keys[key] = f"hold-{len(self.keys)}"
             self.holds[self.keys[key]] = owner, amount
             self.available -= amount
-        await asyncio.sleep(0)
         return self.keys[key]
+
+    async def hold(self, owner, amount, *, key):
+        await asyncio.sleep(0)
+        hold = self.book(owner, amount, key=key)
+        await asyncio.sleep(0)
+        return hold
 
     async def cancel(self, hold):
         await asyncio.sleep(0)

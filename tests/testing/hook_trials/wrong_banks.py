@@ -266,14 +266,20 @@ class ForgetsTheUnanswered(Bank):
 
     def __init__(self):
         super().__init__()
+        self.core.available = Decimal("Infinity")
         self.known, self.lock = {}, asyncio.Lock()
 
     async def place(self, intent):
         async with self.lock:
             if intent.id not in self.known:
-                booking = self.core.hold(intent.id, self.amount(intent), key=str(uuid.uuid4()))
-                self.known[intent.id] = await booking
+                booked = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_soon(self.book, intent, booked)
+                self.known[intent.id] = await booked
             return self.known[intent.id]
+
+    def book(self, intent, booked):
+        if not booked.done():  # if the caller was cancelled, the ledger books nothing
+            booked.set_result(self.core.book(intent.id, self.amount(intent), key=str(uuid.uuid4())))
 
     async def release(self, intent, reference):
         await super().release(intent, reference)
