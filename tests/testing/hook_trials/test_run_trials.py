@@ -328,6 +328,10 @@ async def test_holds_are_placed_for_the_factorys_order_even_if_its_amount_is_rou
         ({"hooks": Bank().hooks}, "must return hooks and held by name"),
         ({"hooks": Bank().hooks, "held": Bank().held, "balance": 100}, "balance must be a callable"),
         ({"hooks": [], "held": Bank().held}, "the last hook must be the one that places the hold"),
+        (
+            {"hooks": [right_banks.DailyLimit()], "held": Bank().held},
+            "the last hook must be the one that places the hold",
+        ),
     ],
 )
 async def test_a_wrong_factory_result_is_rejected_with_what_is_missing(made, why):
