@@ -29,10 +29,10 @@ from transfer_async import (
 from transfer_async._models.events import Event
 from transfer_async._models.requests import OrderIntent
 from transfer_async._support.clock import Clock
-from transfer_async.journal.model import Entry, HistoryEvent, KeyState, TransitionResult, undos_on_failure
+from transfer_async.journal.model import Entry, KeyState, TransitionResult, undos_on_failure
 from transfer_async.journal.protocol import Journal
 from transfer_async.journal.transitions import Expire, Move, Refute, Resolve
-from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing, Status
+from transfer_async.sandbox import CloseAfterProcessing, Sandbox, StallAfterProcessing
 
 E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
@@ -226,36 +226,8 @@ class SpiedJournal:
     async def close(self) -> None:
         self.closed += 1
 
-    async def now(self) -> float:
-        return await self.journal.now()
-
-    async def read(self, scope: str, key: str) -> Entry | None:
-        return await self.journal.read(scope, key)
-
-    async def audit(self, scope: str, **wanted: Any) -> Any:
-        return await getattr(self.journal, "audit")(scope, **wanted)  # noqa: B009 - optional, too
-
-    async def scopes(self) -> list[str]:
-        found: list[str] = await getattr(self.journal, "scopes")()  # noqa: B009 - optional: the protocol lacks it
-        return found
-
-    async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        return await self.journal.work(scope, limit=limit, after=after)
-
-    async def pending_undos(self, scope: str, **wanted: Any) -> Any:
-        return await getattr(self.journal, "pending_undos")(scope, **wanted)  # noqa: B009 - optional, too
-
-    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
-        return await self.journal.in_doubt(scope)
-
-    async def count_in_doubt(self, scope: str) -> int:
-        return await self.journal.count_in_doubt(scope)
-
-    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        return await self.journal.history(scope, key)
-
-    async def prune(self, scope: str, *, before: datetime) -> int:
-        return await self.journal.prune(scope, before=before)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.journal, name)
 
 
 class Gone(BaseException):
@@ -311,12 +283,12 @@ class World:
             return await client.recover()
 
     async def entry(self, key: str = "k") -> Entry:
-        entry = await self.journal.read(self.scope, key)
+        entry = await self.known(key)
         assert entry is not None
         return entry
 
     async def known(self, key: str = "k") -> Entry | None:
-        return await self.journal.read(self.scope, key)
+        return await self.journal.journal.read(self.scope, key)
 
     async def move(self, move: Move, key: str = "k") -> TransitionResult | None:
         """Make a transition as another worker."""
@@ -384,11 +356,6 @@ class World:
             self.time.pass_(seconds)
 
         return pass_
-
-    async def refusing(self, client: TransferClient) -> None:
-        """Make a call that the service refuses."""
-        self.sandbox.faults.add(Status(422))
-        await client.create_order(new_order(), key="k")
 
     async def resolve(self, order_id: str, key: str = "k") -> None:
         """Resolve the doubt as an operator who has seen the order."""

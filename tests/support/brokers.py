@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tests.support.server_process import ServerProcess
 
@@ -76,12 +76,7 @@ class NatsServer(Broker):
 
 
 class RedisServer(Broker):
-    """A Redis server that writes every change to its log before it responds.
-
-    Args:
-        extra: settings that are added to `SETTINGS` or replace them.
-        options: the arguments of `ServerProcess`.
-    """
+    """A Redis server that writes every change to its log before it responds."""
 
     NAME = "Redis"
     SCHEME = "redis"
@@ -97,10 +92,6 @@ class RedisServer(Broker):
         "save": "",
     }
 
-    def __init__(self, *, extra: Mapping[str, str] | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.settings = {**self.SETTINGS, **(extra or {})}
-
     def _command(self) -> Sequence[str]:
-        settings = {**self.settings, "port": str(self.port), "dir": str(self._data)}
+        settings = {**self.SETTINGS, "port": str(self.port), "dir": str(self._data)}
         return [self.program(), *(word for name, value in settings.items() for word in (f"--{name}", value))]

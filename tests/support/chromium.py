@@ -76,8 +76,8 @@ class Browser:
         result: dict[str, Any] = message["result"]
         return result
 
-    async def tab(self, *, width: int = 1600, height: int = 1000, dark: bool = False) -> Tab:
-        """Open a tab with its own cookies, in a window of this size in pixels."""
+    async def tab(self) -> Tab:
+        """Open a tab with its own cookies."""
         context = (await self.ask("Target.createBrowserContext"))["browserContextId"]
         target = await self.ask("Target.createTarget", url="about:blank", browserContextId=context)
         found = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
@@ -85,7 +85,7 @@ class Browser:
         for domain in ("Page", "Accessibility", "Log", "Network"):
             await tab.ask(f"{domain}.enable")
         await tab.ask("Emulation.setScriptExecutionDisabled", value=True)
-        await tab.look(width=width, height=height, dark=dark)
+        await tab.look(width=1600)
         return tab
 
 
@@ -111,15 +111,10 @@ class Tab:
         """Call a method of the protocol for this tab."""
         return await self._browser.ask(method, self._session, **params)
 
-    async def look(self, *, width: int, height: int = 1000, dark: bool = False) -> None:
-        """Change the size of the window, or its colour scheme."""
-        await self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+    async def look(self, *, width: int, dark: bool = False) -> None:
+        """Change the width of the window, and its colour scheme."""
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1}
+        await self.ask("Emulation.setDeviceMetricsOverride", **size, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -136,10 +131,9 @@ class Tab:
         self._loaded.clear()
         await self.ask("Page.navigateToHistoryEntry", entryId=before["id"])
         await self._load()
-        where: str = (await self.ask("Page.getNavigationHistory"))["entries"][history["currentIndex"] - 1][
-            "url"
-        ]
-        return where
+        history = await self.ask("Page.getNavigationHistory")
+        address: str = history["entries"][history["currentIndex"]]["url"]
+        return address
 
     async def _load(self) -> None:
         async with asyncio.timeout(PATIENCE):

@@ -61,7 +61,6 @@ class ServerProcess(ABC):
     Args:
         patience: the timeout in seconds of a start or a stop.
         user: the user that runs the server; None for the user that runs the tests.
-        within: the directory for the server's data; None for `data_place`.
     """
 
     NAME: ClassVar[str]
@@ -79,12 +78,10 @@ class ServerProcess(ABC):
     READY: ClassVar[bytes]
     """The first bytes of the response of a server that is ready."""
 
-    def __init__(
-        self, *, patience: float = 30.0, user: str | None = None, within: Path | None = None
-    ) -> None:
+    def __init__(self, *, patience: float = 30.0, user: str | None = None) -> None:
         self.patience = patience
         self.port = _free_port()
-        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-", within=within or data_place(user))
+        self.directory = directory_of(user, prefix=f"{self.NAME.lower()}-", within=data_place(user))
         self._user = user
         self._data = self.directory / "data"
         self._log = self.directory / "log"

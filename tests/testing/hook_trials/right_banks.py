@@ -1,4 +1,4 @@
-"""Banks in six styles whose hooks keep the rules. Each account has room for exactly six holds."""
+"""Banks in several styles whose hooks keep the rules. Each account has room for exactly six holds."""
 
 import asyncio
 import contextlib
@@ -26,16 +26,20 @@ class CoreSystem:
     def __init__(self):
         self.holds, self.keys, self.available = {}, {}, ROOM
 
-    async def hold(self, owner, amount, *, key):
-        await asyncio.sleep(0)
+    def book(self, owner, amount, *, key):
         if key not in self.keys:
             if amount > self.available:
                 raise InsufficientFunds
             self.keys[key] = f"hold-{len(self.keys)}"
             self.holds[self.keys[key]] = owner, amount
             self.available -= amount
-        await asyncio.sleep(0)
         return self.keys[key]
+
+    async def hold(self, owner, amount, *, key):
+        await asyncio.sleep(0)
+        hold = self.book(owner, amount, key=key)
+        await asyncio.sleep(0)
+        return hold
 
     async def cancel(self, hold):
         await asyncio.sleep(0)
@@ -111,27 +115,11 @@ class CompensatingBank(Bank):
             raise HoldFailed("taken back") from error
 
 
-class ClosureBank:
-    """Uses closures over a core system."""
+class FinishingBank:
+    """Uses closures over a core system, which finish each call even if its caller was cancelled."""
 
     def __init__(self):
-        self.core = CoreSystem()
-        self.held = self.core.holds_of
-        self.hooks = [FundsHold(*self.closures())]
-
-    def closures(self):
-        bank = Bank(self.core)
-        return bank.place, bank.release
-
-    async def balance(self):
-        return [self.core.available]
-
-
-class FinishingBank(ClosureBank):
-    """Finishes each call, even if its caller was cancelled."""
-
-    def closures(self):
-        bank = Bank(self.core)
+        bank = Bank()
 
         async def finished(work):
             task = asyncio.ensure_future(work)
@@ -147,7 +135,11 @@ class FinishingBank(ClosureBank):
         async def release(intent, reference):
             await finished(bank.release(intent, reference))
 
-        return place, release
+        async def balance():
+            return [bank.core.available]
+
+        self.hooks = [FundsHold(place, release)]
+        self.held, self.balance = bank.held, balance
 
 
 class LockingBank:
@@ -274,26 +266,12 @@ class ThreadedSqlBank(SqlBank):
 
 
 class HookBank:
-    """Uses one class for the hold, and one for the daily limit."""
+    """Uses one class for the daily limit, and one for the hold."""
 
     def __init__(self):
         self.bank = Bank()
         self.held, self.balance = self.bank.held, self.bank.balance
         self.hooks = [DailyLimit(), Hold(self.bank)]
-
-
-class Hold:
-    name = "core_hold"
-    places_hold = True
-
-    def __init__(self, bank):
-        self.bank = bank
-
-    async def before(self, intent):
-        return await self.bank.place(intent)
-
-    async def undo(self, intent, receipt):
-        await self.bank.release(intent, receipt)
 
 
 class DailyLimit:
@@ -312,28 +290,31 @@ class DailyLimit:
         self.spent.pop(intent.id, None)
 
 
-class LookingHookBank(HookBank):
+class Hold:
     """Looks for an existing hold first, and again after a lost response."""
 
-    def __init__(self):
-        super().__init__()
-        self.hooks = [LookingHold(self.bank)]
+    name = "core_hold"
+    places_hold = True
 
+    def __init__(self, bank):
+        self.bank = bank
 
-class LookingHold(Hold):
     async def before(self, intent):
         if known := await self.bank.held(intent.id):
             return known[0]
         try:
-            return await super().before(intent)
+            return await self.bank.place(intent)
         except (TimeoutError, ConnectionError):
             if known := await self.bank.held(intent.id):
                 return known[0]
             raise
 
+    async def undo(self, intent, receipt):
+        await self.bank.release(intent, receipt)
+
 
 class HttpBank:
-    """Uses an HTTP service of the bank; see `http_bank`."""
+    """Uses an HTTP service of the bank (see `http_bank`), and asks it again after a lost response."""
 
     def __init__(self, address):
         self.session = aiohttp.ClientSession(address)
@@ -348,7 +329,10 @@ class HttpBank:
             return await response.json()
 
     async def place(self, intent):
-        return await self.ask("PUT", intent)
+        try:
+            return await self.ask("PUT", intent)
+        except (aiohttp.ClientError, TimeoutError):
+            return await self.ask("PUT", intent)
 
     async def release(self, intent, reference):
         await self.ask("DELETE", intent)
@@ -363,14 +347,6 @@ class HttpBank:
 
     async def close(self):
         await self.session.close()
-
-
-class RetryingHttpBank(HttpBank):
-    async def place(self, intent):
-        try:
-            return await super().place(intent)
-        except (aiohttp.ClientError, TimeoutError):
-            return await super().place(intent)
 
 
 @contextlib.asynccontextmanager
@@ -444,10 +420,8 @@ RIGHT = (
     LockingBank,
     SqlBank,
     ThreadedSqlBank,
-    RetryingHttpBank,
+    HttpBank,
     HookBank,
-    LookingHookBank,
-    ClosureBank,
     FinishingBank,
     Bank,
     RetryingBank,
@@ -468,8 +442,7 @@ async def factory_of(kind):
             yield make
     else:
         one = kind()
-        parts = {name: getattr(one, name) for name in ("hooks", "held", "balance")}
-        yield lambda: parts
+        yield lambda: {name: getattr(one, name) for name in ("hooks", "held", "balance")}
         if closing := getattr(one, "close", None):
             ended = closing()
             if inspect.isawaitable(ended):
