@@ -5,11 +5,12 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.commands import invoke
 from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
 from tests.support.trials import ONLY_IN_TRIALS
@@ -78,24 +79,26 @@ async def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def run_journal(*words: str, path: Path, shell: str = "", **environment: str) -> Any:
-    options = ["--journal", str(path), "--base-url", SCOPE]
-    program = [sys.executable, "-m", "transfer_async", "journal", *words, *options]
-    command = ["sh", "-c", f'exec "$@" {shell}', "sh", *program]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
+@pytest.fixture
+def options(path: Path) -> list[str]:
+    return ["--journal", str(path), "--base-url", SCOPE]
 
 
 @ONLY_IN_TRIALS
-def test_a_key_that_the_terminal_cannot_show_is_escaped(path: Path):
-    done = run_journal("list", path=path, PYTHONIOENCODING="latin-1")
+def test_a_key_that_the_terminal_cannot_show_is_escaped(options):
+    program = [sys.executable, "-m", "transfer_async", "journal", "list", *options]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(program, env=environment, capture_output=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, b"")
     assert KEY.encode("ascii", "backslashreplace") in done.stdout
 
 
-async def test_a_command_with_closed_streams_does_its_work(path: Path):
-    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen"]
-    done = await asyncio.to_thread(run_journal, *words, path=path, shell="<&- >&- 2>&-")
+async def test_a_command_with_closed_streams_does_its_work(path, options):
+    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen", *options]
+    program = [sys.executable, "-m", "transfer_async", "journal", *words]
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *program]
+    done = await asyncio.to_thread(subprocess.run, command, check=False)
 
     assert done.returncode == 0
     async with SQLiteJournal(path) as journal:
@@ -104,14 +107,26 @@ async def test_a_command_with_closed_streams_does_its_work(path: Path):
     assert entry.order_id == "tx-seen"
 
 
-def test_a_list_that_cannot_be_written_is_a_failure(path: Path):
-    """A script that reads an incomplete list would find no key in doubt."""
-    done = run_journal("list", "--json", path=path, shell=">/dev/full")
-
-    why = b"stdout: cannot be written (No space left on device); the command may have done its work\n"
-    assert (done.returncode, done.stderr) == (1, why)
+FULL = Path("/dev/full")
+LOST = "stdout: cannot be written (No space left on device); the command may have done its work\n"
 
 
-def test_an_error_that_cannot_be_written_keeps_its_exit_code(path: Path):
-    for shell in ("2>/dev/full", ">/dev/full 2>/dev/full", ">&- 2>/dev/full"):
-        assert run_journal("show", "no-such-key", path=path, shell=shell).returncode == 1, shell
+@each(
+    ("words", "full", "told"),
+    [
+        (["list", "--json"], ["stdout"], LOST),  # an incomplete list would show a script no key in doubt
+        (["show", "no-such-key"], ["stderr"], ""),
+        (["show", "no-such-key"], ["stdout", "stderr"], ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_a_failure_and_changes_no_exit_code(
+    words, full, told, options, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", *words, *options])
+    with ExitStack() as streams, monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        for name in full:
+            patch.setattr(sys, name, streams.enter_context(FULL.open("w", encoding="utf-8")))
+        launcher.main()
+
+    # Closing a stream writes what it still contains, as Python does at its exit.
+    assert (ended.value.code, capsys.readouterr().err) == (1, told)
