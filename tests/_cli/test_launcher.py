@@ -26,7 +26,7 @@ print(*{"aiohttp", "attrs", "cattrs", "typer"} & set(sys.modules))
 """
 
 
-def test_the_version_is_shown_without_the_client(tmp_path: Path):
+def test_the_version_is_shown_without_the_client(tmp_path):
     about = tmp_path / "transfer_async-1.2.3.dist-info"
     about.mkdir()
     (about / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: transfer_async\nVersion: 1.2.3\n")
@@ -37,9 +37,7 @@ def test_the_version_is_shown_without_the_client(tmp_path: Path):
     assert done.stdout == b"transfer-async 1.2.3\n\n"
 
 
-def test_the_version_is_the_same_as_that_of_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_the_version_is_the_same_as_that_of_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.2.3")
     monkeypatch.setattr("transfer_async._cli.app.VERSION", "1.2.3")
     monkeypatch.setattr(sys, "argv", ["transfer-async", "--version"])

@@ -87,7 +87,7 @@ def sending(command: str, where: Path) -> list[Any]:
     [("whoami", "options"), ("whoami", "variables"), ("create", "certificate and key"), ("probe", "options")],
 )
 async def test_each_request_goes_through_the_proxy_with_the_clients_certificate(
-    files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, given: str
+    files, monkeypatch, tmp_path, command, given
 ):
     words = await asyncio.to_thread(sending, command, tmp_path)
     async with bank_network(files) as (server, proxy, network):
@@ -105,9 +105,7 @@ async def test_each_request_goes_through_the_proxy_with_the_clients_certificate(
 
 
 @pytest.mark.parametrize("command", ["whoami", "probe"])
-async def test_headers_of_a_file_go_with_every_request(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-):
+async def test_headers_of_a_file_go_with_every_request(monkeypatch, tmp_path, command):
     headers = tmp_path / "headers"
     await asyncio.to_thread(headers.write_text, "X-Gateway-Key: s3cret:7\n\n  x-tenant:  bank \n")
     async with serving(replies(http(401, b"{}"))) as server:
@@ -120,9 +118,7 @@ async def test_headers_of_a_file_go_with_every_request(
     assert "s3cret" not in result.output
 
 
-async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_its_own(monkeypatch, tmp_path):
     headers = tmp_path / "headers"
     await asyncio.to_thread(headers.write_text, "X-Tenant: 7\n")
     monkeypatch.setenv("TRANSFER_HEADERS", str(headers))
@@ -147,7 +143,7 @@ async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_it
         (None, "cannot be read (No such file or directory); it must be a text file of headers"),
     ],
 )
-def test_a_file_of_headers_that_cannot_be_sent_is_refused(tmp_path: Path, text: bytes | None, why: str):
+def test_a_file_of_headers_that_cannot_be_sent_is_refused(tmp_path, text, why):
     path = tmp_path / "headers"
     path.unlink(missing_ok=True)
     if text is not None:
@@ -158,9 +154,7 @@ def test_a_file_of_headers_that_cannot_be_sent_is_refused(tmp_path: Path, text: 
     assert str(refused.value) == f"--headers: {why}"
 
 
-async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(monkeypatch, tmp_path):
     async with serving(replies(http(401, b"{}"))) as proxy:
         monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
         words = ["--base-url", "http://localhost:1", "--token", "t0ken"]
@@ -171,7 +165,7 @@ async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(
     assert PASSWORD not in result.output + await asyncio.to_thread(_all_in, tmp_path)
 
 
-async def test_a_client_from_the_environment_uses_its_network(files: Files, monkeypatch: pytest.MonkeyPatch):
+async def test_a_client_from_the_environment_uses_its_network(files, monkeypatch):
     async with bank_network(files) as (server, proxy, words):
         environment(server, monkeypatch)
         set_variables(words, monkeypatch)
@@ -214,7 +208,7 @@ def no_hooks() -> list[Any]:
     return []
 
 
-def test_recover_uses_the_proxy_and_tls_options(files: Files, settings: dict[str, Any], tmp_path: Path):
+def test_recover_uses_the_proxy_and_tls_options(files, settings, tmp_path):
     (tmp_path / "journal.db").touch()
     words = ["--journal", tmp_path / "journal.db", "--hooks", f"{__name__}:no_hooks"]
     refused("journal", "recover", *words, "--proxy", "http://proxy.invalid", "--ca", files.ca)
@@ -222,7 +216,7 @@ def test_recover_uses_the_proxy_and_tls_options(files: Files, settings: dict[str
     assert (settings["proxy"], settings["ssl"].get_ca_certs()[0]["version"]) == ("http://proxy.invalid", 3)
 
 
-def test_a_worker_uses_the_proxy_and_tls_options(files: Files, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_uses_the_proxy_and_tls_options(files, monkeypatch):
     plans: list[worker_process.WorkerPlan] = []
 
     def work(plan: worker_process.WorkerPlan, **_: object) -> None:
@@ -261,9 +255,7 @@ WRONG = [
 
 
 @each(("words", "why"), WRONG)
-def test_an_unusable_option_is_wrong_usage_and_named_as_typed(
-    settings: dict[str, Any], files: Files, words: list[str], why: str
-):
+def test_an_unusable_option_is_wrong_usage_and_named_as_typed(settings, files, words, why):
     pem = {"BAD": files.ca.replace("ca.pem", "bad.pem"), "CERT": files.cert, "KEY": files.key}
     error = refused("whoami", *(pem.get(word, word) for word in words))
 
@@ -272,7 +264,7 @@ def test_an_unusable_option_is_wrong_usage_and_named_as_typed(
     assert settings == {}
 
 
-def test_a_probe_needs_a_proxy_without_tls(settings: dict[str, Any]):
+def test_a_probe_needs_a_proxy_without_tls(settings):
     said = refused(*COMMANDS["probe"], "--proxy", f"https://bank:{PASSWORD}@proxy.invalid")
 
     assert said == "probe: --proxy, or TRANSFER_PROXY: must be an http:// address for a probe\n"
@@ -280,9 +272,7 @@ def test_a_probe_needs_a_proxy_without_tls(settings: dict[str, Any]):
 
 
 @each("command", [*COMMANDS])
-def test_every_command_names_an_unusable_variable(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, files: Files, command: str
-):
+def test_every_command_names_an_unusable_variable(settings, monkeypatch, files, command):
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", files.key)
     said = refused(*COMMANDS[command])
 
@@ -290,7 +280,7 @@ def test_every_command_names_an_unusable_variable(
     assert settings == {}
 
 
-def test_a_client_from_the_environment_names_the_variables(monkeypatch: pytest.MonkeyPatch, settings: Any):
+def test_a_client_from_the_environment_names_the_variables(monkeypatch, settings):
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", "key.pem")
     needed = r"^TRANSFER_CLIENT_KEY: can be used only with TRANSFER_CLIENT_CERT$"
     with pytest.raises(ValueError, match=needed):
@@ -298,9 +288,7 @@ def test_a_client_from_the_environment_names_the_variables(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("status", [403, 407, 502])
-async def test_the_proxys_password_is_never_printed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int
-):
+async def test_the_proxys_password_is_never_printed(monkeypatch, tmp_path, status):
     said = ""
     async with serving(replies(http(status, PASSWORD.encode()))) as proxy:
         monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))

@@ -60,7 +60,7 @@ async def states(world: World) -> list[KeyState]:
     return [(await world.entry(key)).state for key in ("a", "b", "c")]
 
 
-async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: World, tmp_path: Path):
+async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
     first = await asked("resolve", "--from", str(file), *BY)
     made = [await doubts.told(key) for key in "ab"]
@@ -74,9 +74,7 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
     assert await states(doubts) == [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT]
 
 
-async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarantine(
-    doubts: World, tmp_path: Path
-):
+async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarantine(doubts, tmp_path):
     await asked("resolve", "a", "--order-id", "tx-a", *ADA)
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     await corrupt_intents(doubts)
@@ -89,7 +87,7 @@ async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarant
     assert (entry.order_id, entry.is_readable, len(entry.quarantined)) == ("tx-a", True, 1)
 
 
-async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubts: World, tmp_path: Path):
+async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubts, tmp_path):
     """The rows are about earlier calls, not about the last ones."""
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
     unasked = await asked("refute", "--from", str(file), *BY, code=2)
@@ -107,7 +105,7 @@ async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubt
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
-async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(doubts: World, tmp_path: Path):
+async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(doubts, tmp_path):
     rows = f"a,resolve,tx-a,seen it,99\nb,resolve,tx-b,seen it,{await seen(doubts, 'b')}\n"
     file = await write(tmp_path / "d.csv", HEADER + rows)
     result = await asked("resolve", "--from", str(file), *BY, code=3)
@@ -117,14 +115,14 @@ async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(do
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
 
 
-async def test_a_row_that_changed_after_the_check_ends_the_run(doubts: World):
+async def test_a_row_that_changed_after_the_check_ends_the_run(doubts):
     rows: Any = SimpleNamespace(records=lambda: iter([Record(line=2, faults=(("key", "is missing"),))]))
     async with doubts.client() as client:
         with pytest.raises(Changed, match="line 2 of FILE was changed after it was checked"):
             await DecisionRun("resolve", "ada", rows, None).run(client.operators)
 
 
-async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts: World, tmp_path: Path):
+async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts, tmp_path):
     versions = {"a": await seen(doubts, "a"), "b": 99, "gone": 1}
     rows = [
         json.dumps({"key": key, "decision": "refute", "reason": "none", "seen": version})
@@ -150,7 +148,7 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     ("command", "results", "code"), [("resolve", "1 done, 1 refused", 3), ("propose", "2 done", 0)]
 )
 async def test_a_dry_run_refuses_an_order_id_for_a_second_key_if_the_run_would(
-    doubts: World, tmp_path: Path, command: str, results: str, code: int
+    doubts, tmp_path, command, results, code
 ):
     rows = [f"{key},resolve,tx-1,seen it,{await seen(doubts, key)}\n" for key in "ab"]
     file = await write(tmp_path / "d.csv", HEADER + "".join(rows))
@@ -159,9 +157,7 @@ async def test_a_dry_run_refuses_an_order_id_for_a_second_key_if_the_run_would(
         assert f"2 rows: {results}\n" in result.stdout
 
 
-async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(
-    doubts: World, tmp_path: Path
-):
+async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
     await asked("four-eyes", "demand", *ADA)
     alone = await asked("resolve", "--from", str(file), *BY, code=3)
@@ -180,7 +176,7 @@ async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_anot
     assert (await doubts.entry("a")).order_id == "tx-a"
 
 
-async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path: Path):
+async def test_only_the_proposal_of_the_file_is_approved(doubts, tmp_path):
     await asked("propose", "a", "resolve", "--order-id", "tx-other", *ADA)
     await asked("propose", "b", "resolve", "--order-id", "tx-b", *ADA)
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
@@ -214,7 +210,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ("a,end it,tx-1,x,3\n", "line 2: decision: must be one of resolve, refute, amend, waive"),
     ],
 )
-async def test_nothing_is_decided_if_a_row_has_a_fault(doubts: World, tmp_path: Path, rows: str, fault: str):
+async def test_nothing_is_decided_if_a_row_has_a_fault(doubts, tmp_path, rows, fault):
     good = f"b,resolve,tx-b,seen,{await seen(doubts, 'b')}\n"
     file = await write(tmp_path / "d.csv", HEADER + rows + good)
     result = await asked("resolve", "--from", str(file), *BY, code=2)
@@ -236,9 +232,7 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(doubts: World, tmp_path: 
         ("d.jsonl", "[]\n", "line 1: is not an object"),
     ],
 )
-async def test_a_file_of_another_form_is_refused(
-    world: World, tmp_path: Path, name: str, text: str, fault: str
-):
+async def test_a_file_of_another_form_is_refused(world, tmp_path, name, text, fault):
     file = await write(tmp_path / name, text)
 
     assert (await asked("resolve", "--from", str(file), *BY, code=2)).stderr.startswith(f"{fault}\n")
@@ -256,14 +250,14 @@ async def test_a_file_of_another_form_is_refused(
         ("resolve --from nowhere.csv", "FILE: cannot be read (No such file or directory)"),
     ],
 )
-async def test_options_that_do_not_go_together_are_refused(doubts: World, words: str, why: str):
+async def test_options_that_do_not_go_together_are_refused(doubts, words, why):
     result = await asked(*words.split(), code=2)
 
     assert result.stderr == f"journal: {why}\n"
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
 
-async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: World, tmp_path: Path):
+async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     for path in (file, tmp_path / "journal.db"):
         result = await asked("resolve", "--from", str(file), "--results", str(path), *BY, code=2)
@@ -271,9 +265,7 @@ async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: Wo
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
-async def test_a_failing_journal_stops_the_run_which_can_be_continued(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_failing_journal_stops_the_run_which_can_be_continued(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     decide = Operators.decide
 
@@ -293,9 +285,7 @@ async def test_a_failing_journal_stops_the_run_which_can_be_continued(
     assert done.stdout.startswith("3 rows: 1 done, 2 done before\n")
 
 
-async def test_results_that_cannot_be_written_end_the_run_with_one_line(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_results_that_cannot_be_written_end_the_run_with_one_line(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a")
 
     def full(_: object) -> None:
@@ -308,9 +298,7 @@ async def test_results_that_cannot_be_written_end_the_run_with_one_line(
     assert result.stderr == f"journal: {why}: run the same command again\n"
 
 
-async def test_a_signal_ends_the_run_after_the_row_in_progress(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_signal_ends_the_run_after_the_row_in_progress(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     decide, create = Operators.decide, process.Stopping.__init__
     created: list[process.Stopping] = []

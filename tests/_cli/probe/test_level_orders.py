@@ -87,7 +87,7 @@ def test_amounts_come_as_near_to_the_limits_as_the_rate_allows():
 
 @each("spent", [set(), {"order", "cut-again"}, {"above-greatest", "not-json"}])
 @each("levels", [(1,), (2,), (1, 2)])
-def test_admitted_orders_keep_to_the_cap_together_with_those_sent(spent: set[str], levels: tuple[int, ...]):
+def test_admitted_orders_keep_to_the_cap_together_with_those_sent(spent, levels):
     sent = [ALL[name] for name in spent]
     wanted = [one for name, one in ALL.items() if one.case.level in levels and name not in spent]
     before = sum((planned.amount for planned in sent), Decimal(0))
@@ -399,7 +399,7 @@ def test_an_amount_calculated_by_the_service_leaves_less_room_for_others():
 
 
 @each("answer", [SeenAnswer(status=202), SeenAnswer(status=422, order="same"), SeenAnswer(order="new")])
-def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer: SeenAnswer):
+def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer):
     cap = Cap(orders=10, amount=MUCH)
     orders = LevelOrders(plan=PLAN, cap=cap, level=1, sent=[ALL["not-json"]], answers={"not-json": answer})
 
