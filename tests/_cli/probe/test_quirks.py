@@ -41,7 +41,11 @@ async def test_a_quirk_is_inferred_and_imitated(quirk, tmp_path, watch):
 
 
 async def test_a_sandbox_with_a_stored_profile_gives_that_profile(tmp_path, watch):
-    """The file has version 1 and is never rewritten, so that the profiles of users stay usable."""
+    """The file has version 1 and is never rewritten, so that the profiles of users stay usable.
+
+    Its service has more quirks: a page for an unknown path, a proxy that names itself, an id in another
+    header, 400 for each refusal, and connections that end after eight requests or 15 idle seconds.
+    """
     async with Sandbox(profile=RECORDED, sleep=watch.sleep) as sandbox:
         again = await probe(sandbox, tmp_path / "again", watch, levels=(0, 1, 2), idle=20.0)
 
