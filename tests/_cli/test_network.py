@@ -287,10 +287,9 @@ def test_a_client_from_the_environment_names_the_variables(monkeypatch, settings
         TransferClient.from_env()
 
 
-@pytest.mark.parametrize("status", [403, 407, 502])
-async def test_the_proxys_password_is_never_printed(monkeypatch, tmp_path, status):
+async def test_the_proxys_password_is_never_printed(monkeypatch, tmp_path):
     said = ""
-    async with serving(replies(http(status, PASSWORD.encode()))) as proxy:
+    async with serving(replies(http(407, PASSWORD.encode()))) as proxy:
         monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
         monkeypatch.setenv("TRANSFER_BASE_URL", "https://service.invalid")
         monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
