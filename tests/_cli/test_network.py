@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trustme
-from attrs import frozen
 
 from tests._http.test_transport import proxies
 from tests.faults.parties import make_certificates
@@ -26,19 +26,9 @@ PASSWORD = "cr3dential-of-the-proxy"
 BASIC = base64.b64encode(f"bank:{PASSWORD}".encode()).decode()
 
 
-@frozen
-class Files:
-    """The bank's PEM files, and the TLS settings of a server that requires a client certificate."""
-
-    ca: str
-    cert: str
-    key: str
-    both: str
-    strict: Any
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the bank's PEM files, and the TLS settings of a server that requires a client certificate."""
     where = tmp_path_factory.mktemp("pem")
     authority = trustme.CA()
     issued = authority.issue_cert("bank@example.org")
@@ -50,11 +40,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     authority.issue_cert("localhost").configure_cert(strict)
     authority.configure_trust(strict)
     (where / "bad.pem").write_text("-----BEGIN CERTIFICATE-----\nno\n", encoding="utf-8")
-    return Files(*(str(where / f"{name}.pem") for name in ("ca", "cert", "key", "both")), strict)
+    return SimpleNamespace(strict=strict, **{path.stem: str(path) for path in where.iterdir()})
 
 
 @asynccontextmanager
-async def bank_network(files: Files) -> AsyncIterator[tuple[Server, Server, list[str]]]:
+async def bank_network(files: Any) -> AsyncIterator[tuple[Server, Server, list[str]]]:
     """Yield a service that requires a certificate, a proxy in front of it, and the options that use both."""
     async with serving(answers, tls=files.strict) as server, serving(proxies) as proxy:
         address = proxy.url.replace("://", f"://bank:{PASSWORD}@")
@@ -182,7 +172,7 @@ async def test_a_client_from_the_environment_uses_its_network(files, monkeypatch
     assert len(server.requests) == len(proxy.heads) == 2
 
 
-def context_of(files: Files) -> Any:
+def context_of(files: Any) -> Any:
     return NetworkSettings(None, files.ca, files.both).client_settings(VARIABLES)["ssl"]
 
 
@@ -245,10 +235,10 @@ COMMANDS: dict[str, list[Any]] = {
 
 WRONG = [
     (["--ca", "/no"], "--ca: cannot be used (No such file or directory); it must be a readable PEM file"),
-    (["--ca", "BAD"], "--ca: cannot be used ("),
-    (["--client-cert", "BAD"], "--client-cert: cannot be used ("),
-    (["--client-cert", "CERT", "--client-key", "/no"], "--client-cert, --client-key: cannot be used (No"),
-    (["--client-key", "KEY"], "--client-key: can be used only with --client-cert"),
+    (["--ca", "{bad}"], "--ca: cannot be used ("),
+    (["--client-cert", "{bad}"], "--client-cert: cannot be used ("),
+    (["--client-cert", "{cert}", "--client-key", "/no"], "--client-cert, --client-key: cannot be used (No"),
+    (["--client-key", "{key}"], "--client-key: can be used only with --client-cert"),
     (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not contain a path; "),
     (["--proxy", f"socks5://bank:{PASSWORD}@proxy"], "--proxy: must be an address such as http://user:"),
 ]
@@ -256,8 +246,7 @@ WRONG = [
 
 @each(("words", "why"), WRONG)
 def test_an_unusable_option_is_wrong_usage_and_named_as_typed(settings, files, words, why):
-    pem = {"BAD": files.ca.replace("ca.pem", "bad.pem"), "CERT": files.cert, "KEY": files.key}
-    error = refused("whoami", *(pem.get(word, word) for word in words))
+    error = refused("whoami", *(word.format(**vars(files)) for word in words))
 
     assert error.startswith(f"whoami: {why}")
     assert PASSWORD not in error
