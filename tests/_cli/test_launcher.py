@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -105,26 +106,38 @@ async def test_a_command_with_closed_streams_does_its_work(path, options):
     assert entry.order_id == "tx-seen"
 
 
-FULL = Path("/dev/full")
 LOST = "stdout: cannot be written (No space left on device); the command may have done its work\n"
 
 
+def on_a_full_disk() -> TextIO:
+    return Path("/dev/full").open("w", encoding="utf-8")
+
+
+def without_a_reader() -> TextIO:
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w", encoding="utf-8")
+
+
 @each(
-    ("words", "full", "told"),
+    ("words", "streams", "opened", "code", "told"),
     [
-        (["list", "--json"], ["stdout"], LOST),  # an incomplete list would show a script no key in doubt
-        (["show", "no-such-key"], ["stderr"], ""),
-        (["show", "no-such-key"], ["stdout", "stderr"], ""),
+        # If an incomplete list looked complete, a script would find no key in doubt.
+        (["list", "--json"], ["stdout"], on_a_full_disk, 1, LOST),
+        (["show", "no-such-key"], ["stderr"], on_a_full_disk, 1, ""),
+        (["show", "no-such-key"], ["stdout", "stderr"], on_a_full_disk, 1, ""),
+        (["list", "--json"], ["stdout"], without_a_reader, 0, ""),
+        (["show", "no-such-key"], ["stdout", "stderr"], without_a_reader, 1, ""),
     ],
 )
-def test_output_that_cannot_be_written_is_a_failure_and_changes_no_exit_code(
-    words, full, told, options, monkeypatch, capsys
+def test_only_a_full_disk_fails_a_command_and_a_lost_error_keeps_its_exit_code(
+    words, streams, opened, code, told, options, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", *words, *options])
-    with ExitStack() as streams, monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-        for name in full:
-            patch.setattr(sys, name, streams.enter_context(FULL.open("w", encoding="utf-8")))
+    with ExitStack() as stack, monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        for name in streams:
+            patch.setattr(sys, name, stack.enter_context(opened()))
         launcher.main()
 
     # Closing a stream writes what it still contains, as Python does at its exit.
-    assert (ended.value.code, capsys.readouterr().err) == (1, told)
+    assert (ended.value.code, capsys.readouterr().err) == (code, told)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -102,7 +103,7 @@ async def test_an_old_copy_of_the_journal_may_lack_any_line(bench, monkeypatch):
     lines = [row(number) for number in range(1, 46)]
     await bench.run(await bench.orders(*lines[:-1]), "--outcomes", bench.directory / "first")
     copy = bench.directory / "copy.db"
-    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    await asyncio.to_thread(shutil.copy, bench.journal, copy)
     file = await bench.orders(*lines)
     await bench.run(file)
     for options in ([], ["--dry-run"]):
@@ -112,19 +113,13 @@ async def test_an_old_copy_of_the_journal_may_lack_any_line(bench, monkeypatch):
     assert bench.sent == 45
 
 
-def copy_of_journal(journal: Path, copy: Path) -> None:
-    databases = (contextlib.closing(sqlite3.connect(path)) for path in (journal, copy))
-    with next(databases) as source, next(databases) as target:
-        source.backup(target)
-
-
 @pytest.mark.parametrize(("share", "code", "is_complete"), [(0.0, 0, True), (1.0, 5, True), (1.0, 5, False)])
 async def test_an_old_copy_of_the_journal_may_contain_a_free_key(bench, share, code, is_complete):
     """The first run was refused temporarily, and the second one created the order, or may have done so."""
     bench.sandbox.faults.add(Status(429, headers={"Retry-After": "86400"}))
     copy = bench.directory / "copy.db"
     await bench.run_one(code=4)
-    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    await asyncio.to_thread(shutil.copy, bench.journal, copy)
     bench.sandbox.faults.mix({CloseAfterProcessing(): share})
     await bench.run_one(code=code)
     sent = bench.sent
@@ -353,16 +348,12 @@ async def test_all_missing_options_are_named_at_once(bench, monkeypatch):
     assert result.stderr == f"create: {missing}: required unless you use --dry-run\n"
 
 
-@pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
-async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench, what):
-    path = bench.directory / "orders.csv"
-    if what == "directory":
-        await asyncio.to_thread(path.mkdir)
-    elif what == "pipe":
-        await asyncio.to_thread(os.mkfifo, path)
-    result = await bench.run(path, code=2)
-
-    assert result.stderr.startswith("create: FILE: ")
+async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench):
+    missing, directory, pipe = (bench.directory / name for name in ("no.csv", "dir.csv", "pipe.csv"))
+    await asyncio.to_thread(directory.mkdir)
+    await asyncio.to_thread(os.mkfifo, pipe)
+    for path in (missing, directory, pipe):
+        assert (await bench.run(path, code=2)).stderr.startswith("create: FILE: ")
 
 
 @each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
