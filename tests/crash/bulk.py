@@ -47,7 +47,8 @@ def _told_once(one: Evidence) -> Faults:
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:
     """Kill as many runs as wanted, then let one end."""
     chance, until = random.Random(options.seed), time.monotonic() + options.patience
-    runs = Runs(_words(options, file, place), options, report, codes=ENDS, chance=chance, until=until)
+    words = _words(options, file, place)
+    runs = Runs(words=words, options=options, report=report, codes=ENDS, chance=chance, until=until)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")
     shares = sorted(chance.uniform(0.02, 0.9) for _ in range(options.kills))  # of the lines
     for _ in range(3 * options.kills):

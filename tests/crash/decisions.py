@@ -94,7 +94,8 @@ def _decided_in_the_end(
     while True:
         began = time.monotonic()
         due = began + chance.uniform(0.0, 1.1) * longest
-        runs = Runs(words, options, report, codes=(0,), chance=chance, until=began + PATIENCE)
+        until = began + PATIENCE
+        runs = Runs(words=words, options=options, report=report, codes=(0,), chance=chance, until=until)
         was_killed = runs.kill(partial(_is_over, due))
         took = time.monotonic() - began
         report.counts["came to their end"] += not was_killed

@@ -98,8 +98,8 @@ def _kill_and_end(
 ) -> None:
     """Kill runs with one journal, then let one end."""
     one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
-    # Exit code 1: an order that went wrong stopped the run.
-    runs = Runs(_words(one), options, report, codes=(0, 1), chance=chance, until=until)
+    codes = (0, 1)  # 1: an order that went wrong stopped the run
+    runs = Runs(words=_words(one), options=options, report=report, codes=codes, chance=chance, until=until)
     wanted = min(report.counts["kills"] + KILLS, options.kills)
     for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
         if report.counts["kills"] < wanted:

@@ -151,6 +151,7 @@ def await_end(child: Child, seconds: float) -> bool:
     return in_time
 
 
+@define(kw_only=True)
 class Runs:
     """Runs of one command: each is killed, until one is allowed to end by itself.
 
@@ -163,39 +164,33 @@ class Runs:
         until: the time of `time.monotonic` at which a run is killed in any case.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        options: Namespace,
-        report: Report,
-        *,
-        codes: Collection[int],
-        chance: random.Random,
-        until: float,
-    ) -> None:
-        self._begin = partial(command, words=words, fault=options.planted)
-        self._report, self._codes, self._chance, self._until = report, codes, chance, until
+    words: Sequence[str]
+    options: Namespace
+    report: Report
+    codes: Collection[int]
+    chance: random.Random
+    until: float
 
     def kill(self, is_due: Callable[[], bool]) -> bool:
         """Kill a run soon after ``is_due`` is true. Return whether it was still running."""
         was_running = not self._ends_before(is_due)
-        self._report.counts["kills"] += was_running
+        self.report.counts["kills"] += was_running
         return was_running
 
     def end(self) -> None:
         """Let a run end by itself."""
         if not self._ends_before(lambda: False):
-            self._report.trouble("the last run did not end in time")
+            self.report.trouble("the last run did not end in time")
 
     def _ends_before(self, is_due: Callable[[], bool]) -> bool:
-        child = fork(self._begin)
-        while child.code is None and time.monotonic() < self._until and not is_due():
+        child = fork(partial(command, words=self.words, fault=self.options.planted))
+        while child.code is None and time.monotonic() < self.until and not is_due():
             list(listen([child], LOOK_EVERY))
         if child.code is None:
-            time.sleep(self._chance.uniform(0, 0.02))
+            time.sleep(self.chance.uniform(0, 0.02))
         child.kill()
-        if child.code not in (-signal.SIGKILL, *self._codes):
-            self._report.trouble(f"a run ended with {child.code}: {last_words()}")
+        if child.code not in (-signal.SIGKILL, *self.codes):
+            self.report.trouble(f"a run ended with {child.code}: {last_words()}")
         return child.code != -signal.SIGKILL
 
 

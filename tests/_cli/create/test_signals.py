@@ -33,16 +33,13 @@ async def ended(bench: Bench, *options: str) -> int | None:
         return (await command.end())[0]
 
 
-STOPPING = "stopping: finishing the orders in flight"
-
-
 async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench, file):
     options = ("--concurrency", "4", "--lease", "1.5", "--deadline", "1")
     bench.sandbox.faults.add(StallAfterProcessing(), times=4)
     async with started(bench, *options) as command:
         await bench.sandbox.stalled(4)
         command.process.send_signal(signal.SIGINT)
-        await command.line(STOPPING)
+        await command.line("stopping: finishing the orders in flight")
         bench.sandbox.faults.release()
         stopped, output = await command.end()
     part = await asyncio.to_thread(told, bench.part)
