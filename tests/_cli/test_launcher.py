@@ -5,11 +5,13 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.commands import invoke
 from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
 from tests.support.trials import ONLY_IN_TRIALS
@@ -25,7 +27,7 @@ print(*{"aiohttp", "attrs", "cattrs", "typer"} & set(sys.modules))
 """
 
 
-def test_the_version_is_shown_without_the_client(tmp_path: Path):
+def test_the_version_is_shown_without_the_client(tmp_path):
     about = tmp_path / "transfer_async-1.2.3.dist-info"
     about.mkdir()
     (about / "METADATA").write_bytes(b"Metadata-Version: 2.1\nName: transfer_async\nVersion: 1.2.3\n")
@@ -36,9 +38,7 @@ def test_the_version_is_shown_without_the_client(tmp_path: Path):
     assert done.stdout == b"transfer-async 1.2.3\n\n"
 
 
-def test_the_version_is_the_same_as_that_of_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_the_version_is_the_same_as_that_of_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.2.3")
     monkeypatch.setattr("transfer_async._cli.app.VERSION", "1.2.3")
     monkeypatch.setattr(sys, "argv", ["transfer-async", "--version"])
@@ -99,24 +99,26 @@ async def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def run_journal(*words: str, path: Path, shell: str = "", **environment: str) -> Any:
-    options = ["--journal", str(path), "--base-url", SCOPE]
-    program = [sys.executable, "-m", "transfer_async", "journal", *words, *options]
-    command = ["sh", "-c", f'exec "$@" {shell}', "sh", *program]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
+@pytest.fixture
+def options(path: Path) -> list[str]:
+    return ["--journal", str(path), "--base-url", SCOPE]
 
 
 @ONLY_IN_TRIALS
-def test_a_key_that_the_terminal_cannot_show_is_escaped(path: Path):
-    done = run_journal("list", path=path, PYTHONIOENCODING="latin-1")
+def test_a_key_that_the_terminal_cannot_show_is_escaped(options):
+    program = [sys.executable, "-m", "transfer_async", "journal", "list", *options]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(program, env=environment, capture_output=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, b"")
     assert KEY.encode("ascii", "backslashreplace") in done.stdout
 
 
-async def test_a_command_with_closed_streams_does_its_work(path: Path):
-    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen"]
-    done = await asyncio.to_thread(run_journal, *words, path=path, shell="<&- >&- 2>&-")
+async def test_a_command_with_closed_streams_does_its_work(path, options):
+    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen", *options]
+    program = [sys.executable, "-m", "transfer_async", "journal", *words]
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *program]
+    done = await asyncio.to_thread(subprocess.run, command, check=False)
 
     assert done.returncode == 0
     async with SQLiteJournal(path) as journal:
@@ -125,14 +127,38 @@ async def test_a_command_with_closed_streams_does_its_work(path: Path):
     assert entry.order_id == "tx-seen"
 
 
-def test_a_list_that_cannot_be_written_is_a_failure(path: Path):
-    """A script that reads an incomplete list would find no key in doubt."""
-    done = run_journal("list", "--json", path=path, shell=">/dev/full")
-
-    why = b"stdout: cannot be written (No space left on device); the command may have done its work\n"
-    assert (done.returncode, done.stderr) == (1, why)
+LOST = "stdout: cannot be written (No space left on device); the command may have done its work\n"
 
 
-def test_an_error_that_cannot_be_written_keeps_its_exit_code(path: Path):
-    for shell in ("2>/dev/full", ">/dev/full 2>/dev/full", ">&- 2>/dev/full"):
-        assert run_journal("show", "no-such-key", path=path, shell=shell).returncode == 1, shell
+def on_a_full_disk() -> TextIO:
+    return Path("/dev/full").open("w", encoding="utf-8")
+
+
+def without_a_reader() -> TextIO:
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w", encoding="utf-8")
+
+
+@each(
+    ("words", "streams", "opened", "code", "told"),
+    [
+        # If an incomplete list looked complete, a script would find no key in doubt.
+        (["list", "--json"], ["stdout"], on_a_full_disk, 1, LOST),
+        (["show", "no-such-key"], ["stderr"], on_a_full_disk, 1, ""),
+        (["show", "no-such-key"], ["stdout", "stderr"], on_a_full_disk, 1, ""),
+        (["list", "--json"], ["stdout"], without_a_reader, 0, ""),
+        (["show", "no-such-key"], ["stdout", "stderr"], without_a_reader, 1, ""),
+    ],
+)
+def test_only_a_full_disk_fails_a_command_and_a_lost_error_keeps_its_exit_code(
+    words, streams, opened, code, told, options, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", *words, *options])
+    with ExitStack() as stack, monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        for name in streams:
+            patch.setattr(sys, name, stack.enter_context(opened()))
+        launcher.main()
+
+    # Closing a stream writes what it still contains, as Python does at its exit.
+    assert (ended.value.code, capsys.readouterr().err) == (code, told)

@@ -55,7 +55,7 @@ def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read(monkeypatch, le
 
 def test_an_endless_line_takes_little_memory():
     class Endless(io.RawIOBase):
-        left = 64 << 20
+        left = 32 << 20
 
         def readable(self):
             return True
@@ -73,5 +73,5 @@ def test_an_endless_line_takes_little_memory():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert most < 16 << 20
+    assert most < 8 << 20
     assert next(lines, None) is None

@@ -7,6 +7,7 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import invoke
 from tests.support.trials import ONLY_IN_TRIALS
+from transfer_async.testing import hook_trials
 
 RIGHT = """
     from transfer_async.testing import Holds
@@ -66,7 +67,11 @@ def verified(factory, *options, code):
     return result.output
 
 
-def test_correct_hooks_keep_all_rules():
+def test_correct_hooks_keep_all_rules(monkeypatch):
+    async def held_in_another_process(*_):
+        return []
+
+    monkeypatch.setattr(hook_trials, "call_in_process", held_in_another_process)
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")

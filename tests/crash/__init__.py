@@ -7,7 +7,7 @@
 - `upgrades`: the upgrade of a journal of an earlier version
 - `decisions`: the command that makes the decisions of a file
 
-`python -m tests.crash workers --help` shows the options. `--seed` determines every choice, but not the
+`python -m tests.crash --help` shows the options. `--seed` determines every choice, but not the
 machine's timing. `workers`, `broker` and `bulk` end with a comparison for each key: the service's orders, the
 bank's holds, the journal's state, and the outcomes that were reported (`verdict`). It begins with what the
 simulation checks too (`tests.support.promises`). All trials must notice planted faults (`tests/mutation`).

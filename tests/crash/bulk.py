@@ -8,8 +8,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.crash.bank import Book
-from tests.crash.processes import as_options, await_end, command, fork, kill_when, last_words
+from tests.crash.bank import Book, lines
+from tests.crash.processes import ChangeCount, Runs, as_options
 from tests.crash.service import service
 from tests.crash.setting import SCOPE, Place
 from tests.crash.verdict import Evidence, Faults, Report, of_the_key, of_the_telling
@@ -19,15 +19,6 @@ from transfer_async._cli.servers import fault_shares
 DEADLINE, LEASE = 2.0, 3.0
 ENDS = (0, 3, 5)
 """The exit codes of a run that ended by itself: all created, some refused, some in doubt."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this trial."""
-    parser.add_argument("--lines", type=int, default=2000, help="orders in the file")
-    parser.add_argument("--concurrency", type=int, default=16, help="orders in flight")
-    parser.add_argument(
-        "--fault", action="append", default=[], metavar="NAME=SHARE[:SETTINGS]", help="of the service"
-    )
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
@@ -56,40 +47,25 @@ def _told_once(one: Evidence) -> Faults:
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:
     """Kill as many runs as wanted, then let one end."""
     chance, until = random.Random(options.seed), time.monotonic() + options.patience
-    begin = partial(command, words=_words(options, file, place), fault=options.planted)
+    words = _words(options, file, place)
+    runs = Runs(words=words, options=options, report=report, codes=ENDS, chance=chance, until=until)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")
     shares = sorted(chance.uniform(0.02, 0.9) for _ in range(options.kills))  # of the lines
     for _ in range(3 * options.kills):
         if not shares:
             break
-        is_due = partial(_has_grown, part, _changed(part), shares[0] * options.lines)
-        if kill_when(fork(begin), is_due, until=until, chance=chance):
-            report.counts["kills"] += 1
+        if runs.kill(partial(_has_grown, ChangeCount(part), part, shares[0] * options.lines)):
             shares.pop(0)
         else:  # the run ended first, so kill the next one earlier
             shares[0] *= chance.random()
     if shares:
         report.trouble(f"{len(shares)} runs could not be killed")
-    last = fork(begin)
-    if not await_end(last, until - time.monotonic()):
-        report.trouble(f"the last run did not end within {options.patience:g} s")
-    elif last.code not in ENDS:
-        report.trouble(f"the last run ended with {last.code}: {last_words()}")
+    runs.end()
 
 
-def _has_grown(part: Path, before: tuple[int, int] | None, lines: float) -> bool:
-    """Return whether this run, and not the one ``before``, has written the given number of lines."""
-    now = _changed(part)
-    return now not in (None, before) and part.read_bytes().count(b"\n") >= lines
-
-
-def _changed(path: Path) -> tuple[int, int] | None:
-    """Return the time of a file's last change, and its size; None if it does not exist."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_size
+def _has_grown(is_changed: ChangeCount, part: Path, count: float) -> bool:
+    """Return whether this run, and not the one before, has written the given number of lines."""
+    return is_changed() and sum(1 for _ in lines(part)) >= count
 
 
 def _words(options: argparse.Namespace, file: Path, place: Place) -> list[str]:

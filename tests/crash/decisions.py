@@ -11,7 +11,6 @@ import asyncio
 import math
 import random
 import shutil
-import signal
 import socket
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from tests.crash.processes import as_options, await_end, command, fork, last_words
+from tests.crash.processes import Runs, as_options, await_end, fork
 from tests.crash.setting import SCOPE, Place
 from tests.crash.verdict import Report
 from tests.support.journalling import claim, doubt, made, mark
@@ -37,11 +36,6 @@ _DECIDED = f"""
     FROM {_KEYS}
 """
 """The state of each key, and the number of decisions in its history."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this trial."""
-    parser.add_argument("--rows", type=int, default=40, help="decisions in each file")
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
@@ -78,6 +72,10 @@ def _fill(_: socket.socket, *, path: Path, rows: int) -> None:
     asyncio.run(fill())
 
 
+def _is_over(time_of_kill: float) -> bool:
+    return time.monotonic() >= time_of_kill
+
+
 def _decided_in_the_end(
     options: argparse.Namespace, where: Path, chance: random.Random, report: Report, *, longest: float
 ) -> float:
@@ -95,18 +93,17 @@ def _decided_in_the_end(
     decided, undecided = (DECISIONS[name].value, 1), (KeyState.IN_DOUBT.value, 0)
     while True:
         began = time.monotonic()
-        child = fork(partial(command, words=words, fault=options.planted))
-        await_end(child, min(PATIENCE, chance.uniform(0.0, 1.1) * longest))
+        due = began + chance.uniform(0.0, 1.1) * longest
+        until = began + PATIENCE
+        runs = Runs(words=words, options=options, report=report, codes=(0,), chance=chance, until=until)
+        was_killed = runs.kill(partial(_is_over, due))
         took = time.monotonic() - began
-        was_killed = child.code == -signal.SIGKILL
-        report.counts["kills" if was_killed else "came to their end"] += 1
+        report.counts["came to their end"] += not was_killed
         with closing(_File(where / "journal.db", timeout=PATIENCE)) as file:
             found = Counter(file.query(_DECIDED))
         report.counts["killed between two rows"] += was_killed and 0 < found[decided] < options.rows
         for what in found.keys() - {decided, undecided}:
             report.violations.append(("twice", f"{found[what]} keys of {name}: {what}"))
-        if not was_killed and child.code:
-            report.trouble(f"ended with {child.code}: {last_words()}")
         if not was_killed and found[decided] != options.rows:
             report.violations.append(("unended", f"{dict(found)}"))
         if report.violations or not was_killed:

@@ -8,12 +8,11 @@ import json
 import random
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 from attrs import frozen
 
-from tests.crash.processes import await_end, command, fork, kill_when, last_words
+from tests.crash.processes import ChangeCount, Runs, as_options
 from tests.crash.service import UNREAD, service
 from tests.crash.setting import key_of
 from tests.crash.verdict import Report
@@ -42,11 +41,6 @@ FAULTS: dict[Fault, float] = {
 
 NOBODYS = frozenset({"not-json", "empty-object", "no-users", "without-poster_username"})
 """Orders that do not name their round."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options."""
-    assert parser
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
@@ -104,33 +98,14 @@ def _kill_and_end(
 ) -> None:
     """Kill runs with one journal, then let one end."""
     one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
-    begin = partial(command, words=_words(one), fault=options.planted)
+    codes = (0, 1)  # 1: an order that went wrong stopped the run
+    runs = Runs(words=_words(one), options=options, report=report, codes=codes, chance=chance, until=until)
     wanted = min(report.counts["kills"] + KILLS, options.kills)
     for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
         if report.counts["kills"] < wanted:
-            is_due = _ChangeCount(one.path("profile"), chance.randint(1, 5))
-            report.counts["kills"] += kill_when(fork(begin), is_due, until=until, chance=chance)
-    last = fork(begin)
-    if not await_end(last, until - time.monotonic()):
-        report.trouble("a run did not come to its end")
-    elif last.code not in (0, 1):  # exit code 1: an order that went wrong stopped the run
-        report.trouble(f"a run ended with {last.code}: {last_words()}")
-
-
-class _ChangeCount:
-    """Whether a file has changed a given number of times. The command writes its profile after each order."""
-
-    def __init__(self, path: Path, changes: int) -> None:
-        self._path, self._left = path, changes
-        self._seen = self._changed_at()
-
-    def __call__(self) -> bool:
-        if (now := self._changed_at()) != self._seen:
-            self._seen, self._left = now, self._left - 1
-        return self._left <= 0
-
-    def _changed_at(self) -> int | None:
-        return self._path.stat().st_mtime_ns if self._path.exists() else None
+            # The command writes its profile after each order.
+            runs.kill(ChangeCount(one.path("profile"), chance.randint(1, 5)))
+    runs.end()
 
 
 def _counted(one: _Round, base_url: str) -> list[str]:
@@ -146,8 +121,7 @@ def _counted(one: _Round, base_url: str) -> list[str]:
 
 
 def _words(one: _Round) -> list[str]:
-    options = {"order": "order", "journal": "journal", "profile": "profile"}
-    files = [word for name, kind in options.items() for word in (f"--{name}", str(one.path(kind)))]
+    files = {name: one.path(name) for name in ("order", "journal", "profile")}
+    cap = {"most-orders": CAP, "most-amount": 10**12, "apart": 100}
     levels = ["--level", "1", "--level", "2", "--this-is-not-live", "--yes"]
-    cap = ["--most-orders", str(CAP), "--most-amount", "1000000000000", "--apart", "100"]
-    return ["probe", *levels, *files, *cap, "--patience", "0.5"]
+    return ["probe", *levels, *as_options(files | cap | {"patience": 0.5})]

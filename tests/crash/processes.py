@@ -15,15 +15,19 @@ import socket
 import sys
 import time
 import traceback
+from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from attrs import define
 from typer.main import get_command
 
 from tests.crash.setting import Place
+from tests.crash.verdict import Report
 from tests.mutation.in_process import plant_for_good
 from transfer_async._cli import probe_run  # noqa: F401 - as LATER
 from transfer_async._cli.app import app
@@ -147,21 +151,68 @@ def await_end(child: Child, seconds: float) -> bool:
     return in_time
 
 
-def kill_when(child: Child, is_due: Callable[[], bool], *, until: float, chance: random.Random) -> bool:
-    """Kill a process soon after ``is_due`` is true. Return whether it was still running.
+@define(kw_only=True)
+class Runs:
+    """Runs of one command: each is killed, until one is allowed to end by itself.
 
     Args:
-        child: the process.
-        is_due: called repeatedly.
-        until: the time of `time.monotonic` at which it is killed in any case.
-        chance: draws the delay, because a kill may happen at any moment.
+        words: the command.
+        options: the options of the trial.
+        report: receives the number of kills, and the errors of the trial.
+        codes: the exit codes of a run that ends by itself.
+        chance: draws the delay of each kill, because a kill may happen at any moment.
+        until: the time of `time.monotonic` at which a run is killed in any case.
     """
-    while child.code is None and time.monotonic() < until and not is_due():
-        list(listen([child], LOOK_EVERY))
-    if child.code is None:
-        time.sleep(chance.uniform(0, 0.02))
-    child.kill()
-    return child.code == -signal.SIGKILL
+
+    words: Sequence[str]
+    options: Namespace
+    report: Report
+    codes: Collection[int]
+    chance: random.Random
+    until: float
+
+    def kill(self, is_due: Callable[[], bool]) -> bool:
+        """Kill a run soon after ``is_due`` is true. Return whether it was still running."""
+        was_running = not self._ends_before(is_due)
+        self.report.counts["kills"] += was_running
+        return was_running
+
+    def end(self) -> None:
+        """Let a run end by itself."""
+        if not self._ends_before(lambda: False):
+            self.report.trouble("the last run did not end in time")
+
+    def _ends_before(self, is_due: Callable[[], bool]) -> bool:
+        child = fork(partial(command, words=self.words, fault=self.options.planted))
+        while child.code is None and time.monotonic() < self.until and not is_due():
+            list(listen([child], LOOK_EVERY))
+        if child.code is None:
+            time.sleep(self.chance.uniform(0, 0.02))
+        child.kill()
+        if child.code not in (-signal.SIGKILL, *self.codes):
+            self.report.trouble(f"a run ended with {child.code}: {last_words()}")
+        return child.code != -signal.SIGKILL
+
+
+class ChangeCount:
+    """Whether a file has changed a given number of times since this object was created."""
+
+    def __init__(self, path: Path, changes: int = 1) -> None:
+        self._path, self._left = path, changes
+        self._seen = self._now()
+
+    def __call__(self) -> bool:
+        if (now := self._now()) != self._seen:
+            self._seen, self._left = now, self._left - 1
+        return self._left <= 0
+
+    def _now(self) -> tuple[int, int] | None:
+        """Return the time of the last change, and the size; None if the file does not exist."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_size
 
 
 @contextmanager

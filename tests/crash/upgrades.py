@@ -56,11 +56,6 @@ class Fate:
         return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this trial."""
-    parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite")
-
-
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial."""
     chance = random.Random(options.seed)

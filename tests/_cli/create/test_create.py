@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -14,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.bank import Bank
 from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, tree
-from transfer_async import NO_ORDER, FundsHold, HoldFailed, MemoryJournal, SQLiteJournal
+from transfer_async import NO_ORDER, HoldFailed, MemoryJournal, SQLiteJournal
 from transfer_async._cli import create_command, create_input, create_outcomes
-from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
 from transfer_async.journal.rows import ENTRY_TABLE
@@ -98,24 +99,18 @@ async def test_a_database_is_compared_with_the_outcomes_of_earlier_runs(bench, d
 
 async def test_an_old_copy_of_the_journal_may_lack_any_line(bench, monkeypatch):
     """The last line of a long file was created after the copy was made."""
-    monkeypatch.setattr(create_command, "COMPARED", 40)
-    lines = [row(number) for number in range(1, 151)]
+    monkeypatch.setattr(create_command, "COMPARED", 10)
+    lines = [row(number) for number in range(1, 46)]
     await bench.run(await bench.orders(*lines[:-1]), "--outcomes", bench.directory / "first")
     copy = bench.directory / "copy.db"
-    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    await asyncio.to_thread(shutil.copy, bench.journal, copy)
     file = await bench.orders(*lines)
     await bench.run(file)
     for options in ([], ["--dry-run"]):
         result = await bench.run(file, "--journal", copy, *options, code=2)
 
-        assert "contains no order of the key 'payment-0000150'" in result.stderr
-    assert bench.sent == 150
-
-
-def copy_of_journal(journal: Path, copy: Path) -> None:
-    databases = (contextlib.closing(sqlite3.connect(path)) for path in (journal, copy))
-    with next(databases) as source, next(databases) as target:
-        source.backup(target)
+        assert "contains no order of the key 'payment-0000045'" in result.stderr
+    assert bench.sent == 45
 
 
 @pytest.mark.parametrize(("share", "code", "is_complete"), [(0.0, 0, True), (1.0, 5, True), (1.0, 5, False)])
@@ -124,7 +119,7 @@ async def test_an_old_copy_of_the_journal_may_contain_a_free_key(bench, share, c
     bench.sandbox.faults.add(Status(429, headers={"Retry-After": "86400"}))
     copy = bench.directory / "copy.db"
     await bench.run_one(code=4)
-    await asyncio.to_thread(copy_of_journal, bench.journal, copy)
+    await asyncio.to_thread(shutil.copy, bench.journal, copy)
     bench.sandbox.faults.mix({CloseAfterProcessing(): share})
     await bench.run_one(code=code)
     sent = bench.sent
@@ -306,14 +301,6 @@ async def test_the_format_may_be_named(bench):
     assert "--format is required (csv or jsonl)" in unknown.stderr
 
 
-async def test_a_second_run_with_the_same_outcome_file_sends_nothing(bench):
-    with contextlib.closing(await asyncio.to_thread(OutcomeFile, bench.outcomes)):
-        result = await bench.run_one(code=2)
-
-    assert "--outcomes: another run is writing" in result.stderr
-    assert bench.sent == 0
-
-
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
     monkeypatch.setattr(create_command, "journal_named", lambda _: MemoryJournal())
 
@@ -361,16 +348,12 @@ async def test_all_missing_options_are_named_at_once(bench, monkeypatch):
     assert result.stderr == f"create: {missing}: required unless you use --dry-run\n"
 
 
-@pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
-async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench, what):
-    path = bench.directory / "orders.csv"
-    if what == "directory":
-        await asyncio.to_thread(path.mkdir)
-    elif what == "pipe":
-        await asyncio.to_thread(os.mkfifo, path)
-    result = await bench.run(path, code=2)
-
-    assert result.stderr.startswith("create: FILE: ")
+async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench):
+    missing, directory, pipe = (bench.directory / name for name in ("no.csv", "dir.csv", "pipe.csv"))
+    await asyncio.to_thread(directory.mkdir)
+    await asyncio.to_thread(os.mkfifo, pipe)
+    for path in (missing, directory, pipe):
+        assert (await bench.run(path, code=2)).stderr.startswith("create: FILE: ")
 
 
 @each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
@@ -485,34 +468,15 @@ async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
 # --- the bank's hooks -----------------------------------------------------------------------------
 
 
-class Bank:
-    placed: list[str]
-    open: set[str]
-    poor: str | None = None
-    is_down = False
+the_bank = Bank()
+"""The bank whose hooks `make` returns."""
 
 
-async def place(intent) -> str:
-    if intent.key == Bank.poor:
-        raise HoldFailed("no funds")
-    Bank.placed.append(intent.key)
-    Bank.open.add(intent.id)
-    return f"hold-{intent.id}"
-
-
-async def release(intent, _receipt) -> None:
-    if Bank.is_down:
-        raise LookupError
-    Bank.open.discard(intent.id)
-
-
-@pytest.fixture(autouse=True)
-def bank(monkeypatch) -> type[Bank]:
-    monkeypatch.setattr(Bank, "placed", [], raising=False)
-    monkeypatch.setattr(Bank, "open", set(), raising=False)
-    monkeypatch.setattr(Bank, "poor", None)
-    monkeypatch.setattr(Bank, "is_down", False)
-    return Bank
+@pytest.fixture
+def bank(monkeypatch) -> Bank:
+    bank = Bank()
+    monkeypatch.setattr(sys.modules[__name__], "the_bank", bank)
+    return bank
 
 
 FOUND = "tx-abcdefghij0123456789"
@@ -523,7 +487,7 @@ async def make() -> dict[str, Any]:
     async def resolve(*_: Any) -> str:
         return FOUND
 
-    return {"hooks": [FundsHold(place, release)], "resolve": resolve}
+    return {"hooks": [the_bank.hold], "resolve": resolve}
 
 
 def checks_only() -> list[Any]:
@@ -540,23 +504,23 @@ def twice() -> list[Any]:
     return checks_only() * 2
 
 
-async def test_the_hooks_place_the_holds_and_the_factorys_resolve_is_called_for_a_doubt(bench):
+async def test_the_hooks_place_the_holds_and_the_factorys_resolve_is_called_for_a_doubt(bench, bank):
     bench.sandbox.faults.add(CloseAfterProcessing(), username="payment-0000001@bulk.example")
     cells = [row(1, held=""), row(2, held="", **NOBODY), row(3)]
     await bench.run(await bench.orders(*cells), *HOOKS, code=3)
 
     # The third order has a hold that the bank itself placed.
-    assert sorted(Bank.placed) == ["payment-0000001", "payment-0000002"]
-    assert len(Bank.open) == 1
+    assert sorted(intent.key for intent in bank.intents) == ["payment-0000001", "payment-0000002"]
+    assert len(bank.open) == 1
     assert FOUND in [one.get("order_id") for one in await bench.told()]
 
 
-async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(bench):
+async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(bench, bank):
     """If the operator paid it by other means, the next run would pay it again."""
     file = await bench.orders(row(1, held=""))
-    Bank.poor = "payment-0000001"
+    bank.place_error = HoldFailed("no funds")
     first = await bench.run(file, *HOOKS, code=4)
-    Bank.poor = None
+    bank.place_error = None
     await bench.run(file, *HOOKS)
 
     assert "may succeed later: 1 (HoldFailed 1). The same command may send these orders" in first.stdout
@@ -564,8 +528,8 @@ async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(benc
     assert len(bench.sandbox.orders) == 1
 
 
-async def test_pending_undos_are_reported(bench):
-    Bank.is_down = True
+async def test_pending_undos_are_reported(bench, bank):
+    bank.release_error = LookupError()
     result = await bench.run(await bench.orders(row(1, held="", **NOBODY)), *HOOKS, code=3)
 
     assert "failed undos, now pending: 1. Run: transfer-async journal recover" in result.stdout
@@ -599,7 +563,7 @@ async def test_giving_up_at_the_last_line_reports_all_outcomes(bench):
     assert f"outcomes: {bench.outcomes}" in result.stdout
 
 
-async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_port):
+async def test_an_unreachable_service_ends_the_run(bench, bank, monkeypatch, closed_port):
     monkeypatch.setenv("TRANSFER_BASE_URL", f"http://127.0.0.1:{closed_port}")
     cells = (row(number, held="") for number in range(1, 200))
     file = await bench.orders(*cells)
@@ -608,8 +572,8 @@ async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_po
     assert "create: stopped early: 20 consecutive orders failed with ConnectionFailed" in result.stderr
     assert "stopped early after 2" in result.stdout
     assert f"outcomes so far: {bench.part}" in result.stdout
-    assert len(Bank.placed) < 40
-    assert Bank.open == set()
+    assert len(bank.placed) < 40
+    assert bank.open == {}
 
 
 @each(

@@ -1,4 +1,4 @@
-"""The command in a process of its own: Ctrl-C, SIGTERM, a second Ctrl-C, SIGKILL, and two runs at once."""
+"""The command in a process of its own: Ctrl-C, SIGKILL, and two runs at once."""
 
 import asyncio
 import contextlib
@@ -33,16 +33,13 @@ async def ended(bench: Bench, *options: str) -> int | None:
         return (await command.end())[0]
 
 
-STOPPING = "stopping: finishing the orders in flight"
-
-
 async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench, file):
     options = ("--concurrency", "4", "--lease", "1.5", "--deadline", "1")
     bench.sandbox.faults.add(StallAfterProcessing(), times=4)
     async with started(bench, *options) as command:
         await bench.sandbox.stalled(4)
         command.process.send_signal(signal.SIGINT)
-        await command.line(STOPPING)
+        await command.line("stopping: finishing the orders in flight")
         bench.sandbox.faults.release()
         stopped, output = await command.end()
     part = await asyncio.to_thread(told, bench.part)
@@ -60,25 +57,6 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
     assert [item["outcome"] for item in part] == ["created"] * 4
     assert "57 created, 3 unknown" in summary
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
-
-
-@ONLY_IN_TRIALS
-async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doubt(bench, file):
-    bench.sandbox.faults.add(StallAfterProcessing(), times=2)
-    async with started(bench, "--concurrency", "2") as command:
-        await bench.sandbox.stalled(2)
-        command.process.send_signal(signal.SIGINT)
-        await command.line(STOPPING)
-        command.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(10.0):  # shorter than the deadline, which would also end the orders
-            code, output = await command.end()
-    summary = (await bench.run(file, code=5)).output
-
-    assert code == 130
-    assert "2 unknown" in output
-    assert "58 created, 2 unknown" in summary
-    assert "in doubt: 2." in summary
-    assert len(bench.sandbox.orders) == LINES  # the two orders in doubt exist and were not sent again
 
 
 @ONLY_IN_TRIALS
@@ -111,15 +89,3 @@ def all_of(terminal: int) -> bytes:
             seen += piece
     os.close(terminal)
     return seen
-
-
-@ONLY_IN_TRIALS
-async def test_a_run_continues_when_its_output_is_closed(bench):
-    read, write = os.pipe()
-    os.close(read)
-    async with started(bench, stdout=write, stderr=write) as command:
-        os.close(write)
-        code, _ = await command.end()
-
-    assert code == 0
-    assert len(await bench.told()) == LINES

@@ -78,7 +78,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         await world.journal.journal.close()
 
 
-async def test_the_address_lets_one_browser_in_once(served: Served):
+async def test_the_address_lets_one_browser_in_once(served):
     assert re.match(r"http://127\.0\.0\.1:\d+/enter\?token=[\w-]{43}$", served.address)
     served.world.time.pass_(10 * servers.IDLE_TIMEOUT)  # the address stays valid until it is used
     desk = await served.enters()
@@ -93,7 +93,7 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
     assert "works only once" in again[1]
 
 
-async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
+async def test_another_server_of_this_machine_is_not_sent_the_cookie(served):
     """Browsers send cookies to every port, so another local server could use the cookie."""
     _, _, cookie = await served.get(served.address)
     (morsel,) = SimpleCookie(cookie).values()
@@ -104,7 +104,7 @@ async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Ser
     assert morsel["path"] not in served.address
 
 
-async def test_another_desk_on_this_machine_signs_nobody_out(served: Served):
+async def test_another_desk_on_this_machine_signs_nobody_out(served):
     desk = await served.enters()
     second = servers.Entrance(Operator("ben"))
     _, _, token = second.opened(1).partition("token=")
@@ -115,7 +115,7 @@ async def test_another_desk_on_this_machine_signs_nobody_out(served: Served):
     assert (await served.get(desk))[0] == 200
 
 
-async def test_a_prefetch_or_a_wrong_token_does_not_use_up_the_address(served: Served):
+async def test_a_prefetch_or_a_wrong_token_does_not_use_up_the_address(served):
     prefetch = {"method": "GET", "headers": {"Sec-Purpose": "prefetch;prerender"}}
     for request in ({"method": "HEAD"}, prefetch):
         async with served.http.request(url=served.address, allow_redirects=False, **request) as answer:
@@ -126,14 +126,14 @@ async def test_a_prefetch_or_a_wrong_token_does_not_use_up_the_address(served: S
     assert (await served.get(served.address))[0] == 303
 
 
-async def test_responses_outside_the_desk_forbid_frames_and_scripts_too(served: Served):
+async def test_responses_outside_the_desk_forbid_frames_and_scripts_too(served):
     for method, path in (("GET", "/"), ("POST", "/enter"), ("GET", "/desk/")):
         async with served.http.request(method, served.origin + path) as answer:
             assert answer.status in (404, 405)
             assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
-async def test_the_local_desk_rejects_any_other_host_header(served: Served):
+async def test_the_local_desk_rejects_any_other_host_header(served):
     """A foreign site's host name can resolve to this machine (DNS rebinding)."""
     elsewhere = {"Host": "evil.example"}
     tried = await served.get(served.address, headers=elsewhere)
@@ -142,7 +142,7 @@ async def test_the_local_desk_rejects_any_other_host_header(served: Served):
     assert (tried[0], inside[0]) == (403, 403)
 
 
-async def test_a_decision_is_recorded_in_the_journal(served: Served):
+async def test_a_decision_is_recorded_in_the_journal(served):
     desk = await served.enters()
     _, html, _ = await served.get(f"{desk}key?key=payment-1")
     fields = {**Page(html).forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
@@ -153,7 +153,7 @@ async def test_a_decision_is_recorded_in_the_journal(served: Served):
     assert (await served.world.entry("payment-1")).order_id == "tx-abc"
 
 
-async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(served: Served):
+async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(served):
     desk = await served.enters()
     assert "sign-out" in Page((await served.get(desk))[1]).forms
     async with served.http.post(f"{desk}sign-out", headers=SAME) as answer:
@@ -168,7 +168,7 @@ async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(serve
     assert (await served.get(await served.enters()))[0] == 200
 
 
-async def test_no_other_page_signs_the_operator_out(served: Served):
+async def test_no_other_page_signs_the_operator_out(served):
     desk = await served.enters()
     for method, headers, status in [("GET", SAME, 405), *(("POST", headers, 403) for headers in ELSEWHERE)]:
         given = {name: value.format(host=URL(desk).authority) for name, value in headers.items()}
@@ -178,7 +178,7 @@ async def test_no_other_page_signs_the_operator_out(served: Served):
     assert (await served.get(desk))[0] == 200
 
 
-async def test_an_idle_browser_is_signed_out(served: Served):
+async def test_an_idle_browser_is_signed_out(served):
     desk, pass_ = await served.enters(), served.world.time.pass_
     used = []
     for _ in range(3):
@@ -197,7 +197,7 @@ async def test_an_idle_browser_is_signed_out(served: Served):
 
 
 @pytest.mark.parametrize("query", ["?live=1", "?wall=1"])
-async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served: Served, query: str):
+async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served, query):
     desk, pass_ = await served.enters(), served.world.time.pass_
     statuses = []
     for _ in range(2):
@@ -223,9 +223,7 @@ async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served: S
         ("--journal {path} --scope live --by ada", 1, ""),  # the file is no journal
     ],
 )
-async def test_wrong_usage_is_reported_in_one_line(
-    words: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_wrong_usage_is_reported_in_one_line(words, code, told, tmp_path, monkeypatch):
     monkeypatch.delenv("TRANSFER_BASE_URL", raising=False)
     path = tmp_path / "journal.db"
     await asyncio.to_thread(path.write_text, "no journal")
@@ -237,7 +235,7 @@ async def test_wrong_usage_is_reported_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
-async def test_a_port_in_use_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_port_in_use_is_reported(tmp_path, monkeypatch):
     server = await asyncio.start_server(lambda *_: None, servers.HOST, 0)
     port = server.sockets[0].getsockname()[1]
     async with SQLiteJournal(tmp_path / "journal.db"):
@@ -250,7 +248,7 @@ async def test_a_port_in_use_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     server.close()
 
 
-def test_without_a_login_name_the_option_by_is_required(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_login_name_the_option_by_is_required(monkeypatch):
     def nobody() -> str:
         raise KeyError
 
@@ -261,7 +259,7 @@ def test_without_a_login_name_the_option_by_is_required(monkeypatch: pytest.Monk
     assert result.stderr == "desk: --by is required: this machine has no login name for you\n"
 
 
-def test_the_error_for_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_the_error_for_a_missing_extra_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("transfer_async.desk", servers.__name__))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("transfer_async._cli.servers")

@@ -12,14 +12,14 @@ BEN = ["--by", "ben", "--reason", "looked, too"]
 PERSONAL = ("ada.eze", "ben.okri", "nobody@", "example.com", "Okri")
 
 
-async def asked(*arguments: str, answers: str | None = None, code: int = 0) -> Any:
+async def asked(*arguments: Any, answers: str | None = None, code: int = 0) -> Any:
     """Run a command. Check its exit code, and that its output contains no personal data."""
     result = await commands.asked("journal", *arguments, answers=answers, code=code)
     assert not any(name in result.output for name in PERSONAL)
     return result
 
 
-async def told(*arguments: str) -> Any:
+async def told(*arguments: Any) -> Any:
     """Run a command with ``--json``. Return the parsed document."""
     return json.loads((await asked(*arguments, "--json")).stdout)
 

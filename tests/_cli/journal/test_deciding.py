@@ -28,7 +28,7 @@ async def doubted(world: World) -> World:
     return world
 
 
-async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(doubted: World):
+async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(doubted):
     """When an interrupted script is run again, it must not stop at a decision that it has already made."""
     first, again = [await asked(*SEEN, *ADA) for _ in range(2)]
     as_json = await told(*SEEN, *ADA)
@@ -41,7 +41,7 @@ async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(dou
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(world: World):
+async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(world):
     """Without this, Ada waits for a release that never happens, and the customer's money stays on hold."""
     await world.in_doubt("doubt", held="bank-7")
     world.time.pass_(600)
@@ -58,9 +58,7 @@ async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(wo
 
 
 @pytest.mark.usefixtures("doubted")
-async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwards(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwards(monkeypatch):
     """If an error were shown instead, the person would decide again, or believe that the hold stays."""
     view = operators.Operators.view
 
@@ -77,7 +75,7 @@ async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwa
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_no_release_is_announced_for_a_corrupt_record(doubted: World):
+async def test_no_release_is_announced_for_a_corrupt_record(doubted):
     await corrupt_intents(doubted)
     no = await asked(*REFUTE, "--undone", answers="n\n", code=1)
     proposed = await told("propose", "doubt", "refute", "--undone", *ADA)
@@ -92,7 +90,7 @@ async def test_no_release_is_announced_for_a_corrupt_record(doubted: World):
         assert "release" not in result.stderr
 
 
-async def test_a_wrong_id_is_corrected_and_withdrawn(doubted: World):
+async def test_a_wrong_id_is_corrected_and_withdrawn(doubted):
     await asked("resolve", "doubt", "--order-id", "tx-wrong", *ADA)
     right = await asked("amend", "doubt", "--order-id", "tx-right", *BEN)
     back = await asked("amend", "doubt", "--in-doubt", *BEN)
@@ -110,7 +108,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(doubted: World):
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, reported: bool):
+async def test_refuting_warns_if_the_sender_may_only_be_suspended(world, reported):
     """Without this, the person releases the hold of an order that a suspended process is about to send."""
     if reported:
         await world.in_doubt("doubt")
@@ -129,7 +127,7 @@ async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, 
     ("answer", "code", "state"),
     [("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT), ("y\n", 0, KeyState.FREE)],
 )
-async def test_refute_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
+async def test_refute_asks_before_it_frees_the_key(doubted, answer, code, state):
     (receipt,) = (await doubted.entry("doubt")).receipts.values()
     result = await asked(*REFUTE, answers=answer, code=code)
 
@@ -140,7 +138,7 @@ async def test_refute_asks_before_it_frees_the_key(doubted: World, answer: str, 
     assert (released in result.stdout) is (code == 0)
 
 
-async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: World):
+async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted):
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
 
@@ -173,7 +171,7 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
         ),
     ],
 )
-async def test_a_usage_error_leaves_the_doubt(doubted: World, words: list[str], line: str):
+async def test_a_usage_error_leaves_the_doubt(doubted, words, line):
     result = await asked(*words, code=2)
 
     assert result.stderr.startswith(f"journal: {line}")
@@ -191,9 +189,7 @@ async def test_a_usage_error_leaves_the_doubt(doubted: World, words: list[str], 
         (["note", "never", "seen", "--by", "ada"], "has no record in this scope\n"),
     ],
 )
-async def test_an_unknown_or_created_key_is_reported_before_any_question(
-    world: World, words: list[str], why: str
-):
+async def test_an_unknown_or_created_key_is_reported_before_any_question(world, words, why):
     await world.create(key="created")
     result = await asked(*words, code=1)
 
@@ -205,9 +201,7 @@ async def test_an_unknown_or_created_key_is_reported_before_any_question(
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_the_login_name_is_recorded_and_a_missing_reason_is_asked_for(
-    doubted: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_login_name_is_recorded_and_a_missing_reason_is_asked_for(doubted, monkeypatch):
     monkeypatch.setattr("getpass.getuser", lambda: "grace")
     result = await asked(*SEEN, answers="a letter\n")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
@@ -216,7 +210,7 @@ async def test_the_login_name_is_recorded_and_a_missing_reason_is_asked_for(
     assert (last.by, last.reason) == ("grace", "a letter")
 
 
-async def test_by_is_required_without_a_login_name(doubted: World, monkeypatch: pytest.MonkeyPatch):
+async def test_by_is_required_without_a_login_name(doubted, monkeypatch):
     def fails() -> str:
         raise OSError("no username set in the environment")
 
@@ -239,9 +233,7 @@ def while_deciding(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Coroutine
 @pytest.mark.parametrize(
     "command", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"], ["propose", "refute"]]
 )
-async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
-    command: list[str], doubted: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_decision_about_one_doubt_does_not_end_a_later_one(command, doubted, monkeypatch):
     """While a person decides, the key is refuted, sent again, and in doubt about the new order."""
 
     async def another_doubt() -> None:
@@ -257,9 +249,7 @@ async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
     assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(
-    doubted: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(doubted, monkeypatch):
     desk = operators.Operators(doubted.journal, doubted.scope, clock=doubted.time.clock)
     await doubted.resolve("tx-wrong", "doubt")
     while_deciding(
@@ -274,9 +264,7 @@ async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(
 # --- the candidate order -------------------------------------------------------------------------
 
 
-async def test_the_order_id_of_an_unreadable_response_is_offered(
-    world: World, request: pytest.FixtureRequest
-):
+async def test_the_order_id_of_an_unreadable_response_is_offered(world, request):
     """Without this, a person must search for the order at the service, although its id was received."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     order_id = (await world.fails(UnreadableOrder, key="doubt")).order_id
@@ -294,7 +282,7 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
     assert (await world.entry("doubt")).order_id == order_id
 
 
-async def test_resolve_accepts_no_candidate_if_there_are_several(doubted: World):
+async def test_resolve_accepts_no_candidate_if_there_are_several(doubted):
     attempt = (await doubted.entry("doubt")).attempt or ""
     for order_id in ("tx-1", "tx-2"):
         cause = Cause(kind=CauseKind.UNREADABLE_ANSWER)

@@ -60,11 +60,11 @@ async def states(world: World) -> list[KeyState]:
     return [(await world.entry(key)).state for key in ("a", "b", "c")]
 
 
-async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: World, tmp_path: Path):
+async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
-    first = await asked("resolve", "--from", str(file), *BY)
+    first = await asked("resolve", "--from", file, *BY)
     made = [await doubts.told(key) for key in "ab"]
-    again = await asked("resolve", "--from", str(file), *BY)
+    again = await asked("resolve", "--from", file, *BY)
 
     assert first.stdout == f"2 rows: 2 done\nresults: {file}.results.jsonl\n"
     assert again.stdout.startswith("2 rows: 2 done before\n")
@@ -74,13 +74,11 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
     assert await states(doubts) == [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT]
 
 
-async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarantine(
-    doubts: World, tmp_path: Path
-):
+async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarantine(doubts, tmp_path):
     await asked("resolve", "a", "--order-id", "tx-a", *ADA)
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     await corrupt_intents(doubts)
-    await asked("resolve", "--from", str(file), *BY)
+    await asked("resolve", "--from", file, *BY)
 
     assert await results(file) == [(2, "a", "done")]
     async with SQLiteJournal(tmp_path / "journal.db") as journal:
@@ -89,42 +87,42 @@ async def test_a_corrupt_record_with_the_same_order_id_is_still_put_into_quarant
     assert (entry.order_id, entry.is_readable, len(entry.quarantined)) == ("tx-a", True, 1)
 
 
-async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubts: World, tmp_path: Path):
+async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubts, tmp_path):
     """The rows are about earlier calls, not about the last ones."""
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
-    unasked = await asked("refute", "--from", str(file), *BY, code=2)
-    await asked("refute", "--from", str(file), "--yes", *BY)
-    await asked("refute", "--from", str(file), "--yes", *BY)
+    unasked = await asked("refute", "--from", file, *BY, code=2)
+    await asked("refute", "--from", file, "--yes", *BY)
+    await asked("refute", "--from", file, "--yes", *BY)
 
     assert unasked.stderr == "journal: --yes is required when not interactive\n"
     assert (await doubts.told("a")).count("refute: free") == 1
     assert await results(file) == [(2, "a", "done before"), (3, "b", "done before")]
     await doubts.in_doubt("a")
     await doubts.fails(Refused, refused_order(), key="b")
-    used = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
+    used = await asked("refute", "--from", file, "--yes", *BY, code=3)
     assert used.stdout.startswith("2 rows: 2 refused\n")
     assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in used.stderr
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
-async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(doubts: World, tmp_path: Path):
+async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(doubts, tmp_path):
     rows = f"a,resolve,tx-a,seen it,99\nb,resolve,tx-b,seen it,{await seen(doubts, 'b')}\n"
     file = await write(tmp_path / "d.csv", HEADER + rows)
-    result = await asked("resolve", "--from", str(file), *BY, code=3)
+    result = await asked("resolve", "--from", file, *BY, code=3)
 
     assert await results(file) == [(2, "a", "refused"), (3, "b", "done")]
     assert "line 2: refused: a: key: has changed since it was read; it is now in doubt" in result.stderr
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
 
 
-async def test_a_row_that_changed_after_the_check_ends_the_run(doubts: World):
+async def test_a_row_that_changed_after_the_check_ends_the_run(doubts):
     rows: Any = SimpleNamespace(records=lambda: iter([Record(line=2, faults=(("key", "is missing"),))]))
     async with doubts.client() as client:
         with pytest.raises(Changed, match="line 2 of FILE was changed after it was checked"):
             await DecisionRun("resolve", "ada", rows, None).run(client.operators)
 
 
-async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts: World, tmp_path: Path):
+async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts, tmp_path):
     versions = {"a": await seen(doubts, "a"), "b": 99, "gone": 1}
     rows = [
         json.dumps({"key": key, "decision": "refute", "reason": "none", "seen": version})
@@ -132,7 +130,7 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     ]
     file = await write(tmp_path / "d.jsonl", "\n".join(rows))
     before = [await doubts.entry(key) for key in "ab"]
-    result = await asked("refute", "--from", str(file), "--dry-run", *BY, code=3)
+    result = await asked("refute", "--from", file, "--dry-run", *BY, code=3)
 
     first, second, third, *rest = result.stdout.splitlines()
     assert first.startswith("line 1: done: a: this releases ")
@@ -150,27 +148,25 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     ("command", "results", "code"), [("resolve", "1 done, 1 refused", 3), ("propose", "2 done", 0)]
 )
 async def test_a_dry_run_refuses_an_order_id_for_a_second_key_if_the_run_would(
-    doubts: World, tmp_path: Path, command: str, results: str, code: int
+    doubts, tmp_path, command, results, code
 ):
     rows = [f"{key},resolve,tx-1,seen it,{await seen(doubts, key)}\n" for key in "ab"]
     file = await write(tmp_path / "d.csv", HEADER + "".join(rows))
     for options in (["--dry-run"], []):
-        result = await asked(command, "--from", str(file), *options, *BY, code=code)
+        result = await asked(command, "--from", file, *options, *BY, code=code)
         assert f"2 rows: {results}\n" in result.stdout
 
 
-async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(
-    doubts: World, tmp_path: Path
-):
+async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
     await asked("four-eyes", "demand", *ADA)
-    alone = await asked("resolve", "--from", str(file), *BY, code=3)
-    await asked("propose", "--from", str(file), *BY)
-    again = await asked("propose", "--from", str(file), *BY)
+    alone = await asked("resolve", "--from", file, *BY, code=3)
+    await asked("propose", "--from", file, *BY)
+    again = await asked("propose", "--from", file, *BY)
     approved = await resolving(doubts, tmp_path / "e.csv", "a", "b")
-    same = await asked("approve", "--from", str(approved), "--yes", *BY, code=3)
-    both = await asked("approve", "--from", str(approved), "--yes", "--by", "ben")
-    twice = await asked("approve", "--from", str(approved), "--yes", "--by", "ben")
+    same = await asked("approve", "--from", approved, "--yes", *BY, code=3)
+    both = await asked("approve", "--from", approved, "--yes", "--by", "ben")
+    twice = await asked("approve", "--from", approved, "--yes", "--by", "ben")
 
     assert alone.stderr.count("this scope requires dual control") == 2
     assert again.stdout.startswith("2 rows: 2 done before\n")
@@ -180,12 +176,12 @@ async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_anot
     assert (await doubts.entry("a")).order_id == "tx-a"
 
 
-async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path: Path):
+async def test_only_the_proposal_of_the_file_is_approved(doubts, tmp_path):
     await asked("propose", "a", "resolve", "--order-id", "tx-other", *ADA)
     await asked("propose", "b", "resolve", "--order-id", "tx-b", *ADA)
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     await asked("propose", "b", "resolve", "--order-id", "tx-b", *ADA)
-    result = await asked("approve", "--from", str(file), "--yes", "--by", "ben", code=3)
+    result = await asked("approve", "--from", file, "--yes", "--by", "ben", code=3)
 
     why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
     assert why == [
@@ -214,10 +210,10 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ("a,end it,tx-1,x,3\n", "line 2: decision: must be one of resolve, refute, amend, waive"),
     ],
 )
-async def test_nothing_is_decided_if_a_row_has_a_fault(doubts: World, tmp_path: Path, rows: str, fault: str):
+async def test_nothing_is_decided_if_a_row_has_a_fault(doubts, tmp_path, rows, fault):
     good = f"b,resolve,tx-b,seen,{await seen(doubts, 'b')}\n"
     file = await write(tmp_path / "d.csv", HEADER + rows + good)
-    result = await asked("resolve", "--from", str(file), *BY, code=2)
+    result = await asked("resolve", "--from", file, *BY, code=2)
 
     assert result.stderr.startswith(f"{fault}\n")
     assert result.stderr.endswith("No decision was recorded.\n")
@@ -236,12 +232,10 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(doubts: World, tmp_path: 
         ("d.jsonl", "[]\n", "line 1: is not an object"),
     ],
 )
-async def test_a_file_of_another_form_is_refused(
-    world: World, tmp_path: Path, name: str, text: str, fault: str
-):
+async def test_a_file_of_another_form_is_refused(world, tmp_path, name, text, fault):
     file = await write(tmp_path / name, text)
 
-    assert (await asked("resolve", "--from", str(file), *BY, code=2)).stderr.startswith(f"{fault}\n")
+    assert (await asked("resolve", "--from", file, *BY, code=2)).stderr.startswith(f"{fault}\n")
 
 
 @each(
@@ -256,24 +250,22 @@ async def test_a_file_of_another_form_is_refused(
         ("resolve --from nowhere.csv", "FILE: cannot be read (No such file or directory)"),
     ],
 )
-async def test_options_that_do_not_go_together_are_refused(doubts: World, words: str, why: str):
+async def test_options_that_do_not_go_together_are_refused(doubts, words, why):
     result = await asked(*words.split(), code=2)
 
     assert result.stderr == f"journal: {why}\n"
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
 
-async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: World, tmp_path: Path):
+async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a")
     for path in (file, tmp_path / "journal.db"):
-        result = await asked("resolve", "--from", str(file), "--results", str(path), *BY, code=2)
+        result = await asked("resolve", "--from", file, "--results", path, *BY, code=2)
         assert result.stderr.startswith(f"journal: --results: {path} is also FILE or the journal")
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
-async def test_a_failing_journal_stops_the_run_which_can_be_continued(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_failing_journal_stops_the_run_which_can_be_continued(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     decide = Operators.decide
 
@@ -285,32 +277,28 @@ async def test_a_failing_journal_stops_the_run_which_can_be_continued(
 
     with monkeypatch.context() as patched:
         patched.setattr(Operators, "decide", fails_on_b)
-        broken = await asked("resolve", "--from", str(file), *BY, code=1)
-    done = await asked("resolve", "--from", str(file), *BY)
+        broken = await asked("resolve", "--from", file, *BY, code=1)
+    done = await asked("resolve", "--from", file, *BY)
 
     assert "line 3: unknown: JournalFailed: the connection was lost" in broken.stderr
     assert broken.stdout.splitlines()[1] == f"results so far: {file}.results.jsonl.part"
     assert done.stdout.startswith("3 rows: 1 done, 2 done before\n")
 
 
-async def test_results_that_cannot_be_written_end_the_run_with_one_line(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_results_that_cannot_be_written_end_the_run_with_one_line(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a")
 
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(OutcomeFile, "write", full)
-    result = await asked("resolve", "--from", str(file), *BY, code=1)
+    result = await asked("resolve", "--from", file, *BY, code=1)
 
     why = "FILE cannot be read, or --results cannot be written (No space left on device)"
     assert result.stderr == f"journal: {why}: run the same command again\n"
 
 
-async def test_a_signal_ends_the_run_after_the_row_in_progress(
-    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_signal_ends_the_run_after_the_row_in_progress(doubts, tmp_path, monkeypatch):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     decide, create = Operators.decide, process.Stopping.__init__
     created: list[process.Stopping] = []
@@ -327,7 +315,7 @@ async def test_a_signal_ends_the_run_after_the_row_in_progress(
 
     monkeypatch.setattr(process.Stopping, "__init__", remember)
     monkeypatch.setattr(Operators, "decide", interrupted)
-    stopped = await asked("resolve", "--from", str(file), *BY, code=143)
+    stopped = await asked("resolve", "--from", file, *BY, code=143)
 
     assert stopped.stdout.startswith("3 rows: 2 done\nresults so far: ")
     assert await states(doubts) == [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT]

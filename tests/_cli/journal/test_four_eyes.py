@@ -3,12 +3,11 @@
 import pytest
 
 from tests._cli.journal.terminal import ADA, BEN, asked, told
-from tests.support.bank import World
 from transfer_async import KeyState, Operators
 from transfer_async._cli import journal_output
 
 
-async def test_one_person_proposes_and_another_approves(world: World, somebody: None):
+async def test_one_person_proposes_and_another_approves(world, somebody):
     await world.in_doubt()
     await asked("four-eyes", "demand", *ADA)
     alone = await asked("refute", "k", "--yes", *ADA, code=1)
@@ -31,7 +30,7 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_an_approval_waits_for_the_given_time_too(world: World):
+async def test_an_approval_waits_for_the_given_time_too(world):
     await world.in_doubt()
     proposed = await asked("propose", "k", "refute", *ADA)
     proposal = proposed.stdout.split()[-1]
@@ -43,7 +42,7 @@ async def test_an_approval_waits_for_the_given_time_too(world: World):
     await asked(*approve)
 
 
-async def test_the_proposals_id_is_required_when_not_interactive(world: World):
+async def test_the_proposals_id_is_required_when_not_interactive(world):
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     unnamed = await asked("approve", "k", "--yes", *BEN, code=2)
@@ -58,9 +57,7 @@ async def test_the_proposals_id_is_required_when_not_interactive(world: World):
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
-    world: World, at_once: bool, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(world, at_once, monkeypatch):
     """Without this, both persons believe that they approved it, but the history has only one name."""
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
@@ -81,7 +78,7 @@ async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
     assert second.stderr.endswith(f"; cleo approved the proposal at {journal_output.step_time(approved)}\n")
 
 
-async def test_a_proposal_is_shown_and_rejected(world: World):
+async def test_a_proposal_is_shown_and_rejected(world):
     propose = ("propose", "k", "resolve", "--order-id", "tx-1", *ADA)
     await world.in_doubt()
     proposal = (await told(*propose))["proposal"]
@@ -98,7 +95,7 @@ async def test_a_proposal_is_shown_and_rejected(world: World):
     assert (record["key"], record["state"]) == ("k", "in_doubt")
 
 
-async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
+async def test_one_person_demands_dual_control_and_two_waive_it(world):
     await world.create()
     before = await asked("four-eyes")
     demanded = await asked("four-eyes", "demand", *ADA)
@@ -122,7 +119,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
     assert waived.stdout == f"{world.scope}: one person is enough\n"
 
 
-async def test_an_amendment_can_be_proposed(world: World):
+async def test_an_amendment_can_be_proposed(world):
     await world.in_doubt()
     await asked("resolve", "k", "--order-id", "tx-1", *ADA)
     for options, text in ((["--order-id", "tx-2"], "amend to tx-2"), (["--in-doubt"], "back into doubt")):

@@ -3,10 +3,7 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from tests._cli.journal.terminal import asked
-from tests.support.bank import World
 from tests.support.cases import each
 from tests.support.commands import invoke, refused
 
@@ -20,7 +17,7 @@ COMMANDS = [*ARGUMENTS, "list", "four-eyes", "recover", "prune"]
 
 
 @each("command", COMMANDS)
-def test_usage_lines_look_like_those_of_manual_pages(command: str):
+def test_usage_lines_look_like_those_of_manual_pages(command):
     usage = f"Usage: transfer-async journal {command} [OPTIONS]{ARGUMENTS.get(command, '')}"
 
     assert usage in invoke("journal", command, "--help").output
@@ -38,7 +35,7 @@ def test_usage_lines_look_like_those_of_manual_pages(command: str):
         ("host=db user=bank password=hunter", ""),
     ],
 )
-def test_a_mistyped_address_is_refused_and_its_password_not_printed(address: str, why: str):
+def test_a_mistyped_address_is_refused_and_its_password_not_printed(address, why):
     """Without this, a part of the password, mistaken for a port, is printed and ends up in support
     tickets.
     """
@@ -49,7 +46,7 @@ def test_a_mistyped_address_is_refused_and_its_password_not_printed(address: str
     assert not Path(address).exists()
 
 
-async def test_a_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path: Path):
+async def test_a_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path):
     path = tmp_path / "other.db"
     await asyncio.to_thread(path.write_bytes, b"not a database, and long enough to be read as one" * 50)
     result = await asked("list", "--journal", str(path), "--scope", "live", code=1)
@@ -66,9 +63,7 @@ async def test_a_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path: Pat
         (["--scope", "live"], "TRANSFER_JOURNAL", "Missing option '--journal'"),
     ],
 )
-async def test_a_journal_and_a_scope_or_a_base_url_are_required(
-    world: World, words: list[str], variable: str, line: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_journal_and_a_scope_or_a_base_url_are_required(world, words, variable, line, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delenv(variable)
         assert line in (await asked("list", *words, code=2)).stderr

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests._cli.journal.terminal import asked, everything, told
-from tests.support.bank import NOON, World
+from tests.support.bank import NOON
 from tests.support.cases import each
 from transfer_async._cli import journal_output
 
 JUNE = ["prune", "--before", "2024-06-01"]
 
 
-async def test_only_keys_that_ended_before_the_time_are_deleted(world: World):
+async def test_only_keys_that_ended_before_the_time_are_deleted(world):
     await everything(world)
     assert await told("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes") == {"forgotten": 0}
     result = await asked("prune", "--older-than", "90d", "--yes")
@@ -21,7 +21,7 @@ async def test_only_keys_that_ended_before_the_time_are_deleted(world: World):
     assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
-async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World):
+async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world):
     """Without this, after a mistyped age, a file that has just been paid could be paid again."""
     world.time.pass_((datetime.now(UTC) - NOON).total_seconds() - 60.0)
     await world.create(key="created")
@@ -34,7 +34,7 @@ async def test_keys_that_ended_within_a_day_are_kept_with_a_warning(world: World
 
 @pytest.mark.usefixtures("somebody")
 @each(("answer", "code"), [("n\n", 1), ("y\n", 0)])
-async def test_prune_asks_first(world: World, answer: str, code: int):
+async def test_prune_asks_first(world, answer, code):
     await world.create(key="created")  # for the second row of the table, this returns the existing order
     result = await asked(*JUNE, answers=answer, code=code)
 
@@ -55,7 +55,7 @@ async def test_prune_asks_first(world: World, answer: str, code: int):
         (["--yes", "--before", "2999-01-01"], "--before: must not be in the future"),
     ],
 )
-async def test_a_usage_error_deletes_nothing(world: World, when: list[str], line: str):
+async def test_a_usage_error_deletes_nothing(world, when, line):
     await world.create()
     result = await asked("prune", *when, code=2)
 
@@ -73,5 +73,5 @@ async def test_a_usage_error_deletes_nothing(world: World, when: list[str], line
         (None, "12h", NOON - timedelta(hours=12)),
     ],
 )
-def test_prune_reads_dates_times_and_ages(before: str | None, older_than: str | None, time: datetime):
+def test_prune_reads_dates_times_and_ages(before, older_than, time):
     assert journal_output.time_named(before, older_than, now=NOON) == time

@@ -11,7 +11,6 @@ import pytest
 
 from tests._cli.journal.terminal import ADA, asked, corrupt_intents, everything, told
 from tests.support import commands
-from tests.support.bank import World
 from tests.support.cases import each
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async._cli.options import factory_named, made_by
@@ -86,7 +85,7 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     sys.modules.pop("our_bank", None)
 
 
-async def test_recover_runs_the_banks_hooks_and_its_resolve(world: World, bank_module: Any):
+async def test_recover_runs_the_banks_hooks_and_its_resolve(world, bank_module):
     await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
     resolving = await told("recover", "--hooks", "our_bank:everything")
@@ -106,7 +105,7 @@ async def test_recover_runs_the_banks_hooks_and_its_resolve(world: World, bank_m
     assert (await world.entry("doubt")).order_id == "tx-found"
 
 
-async def test_recover_exits_with_3_if_an_undo_is_still_pending(world: World, bank_module: Any):
+async def test_recover_exits_with_3_if_an_undo_is_still_pending(world, bank_module):
     await asyncio.to_thread(bank_module, release="raise OSError")
     await world.owing("owing")
     result = await asked("recover", "--hooks", "our_bank:hooks", code=3)
@@ -114,7 +113,7 @@ async def test_recover_exits_with_3_if_an_undo_is_still_pending(world: World, ba
     assert result.stdout.splitlines()[-2:] == ["undos pending    1", "unreadable       0"]
 
 
-async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_module: Any):
+async def test_a_corrupt_record_is_listed_and_can_be_refuted(world, bank_module):
     """Without this, its hold is never released."""
     await world.in_doubt("doubt")
     await corrupt_intents(world)
@@ -153,9 +152,7 @@ async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_
         ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
     ],
 )
-async def test_an_unusable_factory_is_reported_in_one_line(
-    world: World, bank_module: Any, spec: str, why: str
-):
+async def test_an_unusable_factory_is_reported_in_one_line(world, bank_module, spec, why):
     result = await asked("recover", "--hooks", spec, code=2)
 
     assert why in result.stderr
@@ -165,7 +162,7 @@ async def test_an_unusable_factory_is_reported_in_one_line(
 @pytest.mark.parametrize(
     "close", [pytest.param("pass", marks=ONLY_IN_TRIALS), "raise OSError('the pool is gone')"]
 )
-async def test_one_factory_serves_recover_and_verify_hooks(world: World, bank_module: Any, close: str):
+async def test_one_factory_serves_recover_and_verify_hooks(world, bank_module, close):
     """With two factories, the checks would prove nothing about the hooks in production."""
     await asyncio.to_thread(bank_module, close=close)
     await world.in_doubt("doubt")
@@ -187,7 +184,7 @@ async def test_a_factory_may_return_an_object_with_hooks():
     assert (side.hooks, side.resolve) == ((), None)
 
 
-def test_a_file_in_the_current_directory_replaces_no_library(bank_module: Any):
+def test_a_file_in_the_current_directory_replaces_no_library(bank_module):
     """Without this, a file with a library's name is executed, with the token in its environment."""
     decoys = [Path("asyncpg.py"), Path("aiohttp.py"), Path("rich.py")]
     for decoy in decoys:
@@ -200,9 +197,7 @@ def test_a_file_in_the_current_directory_replaces_no_library(bank_module: Any):
     assert sys.path.count(str(Path.cwd())) == 1
 
 
-async def test_a_token_is_required_as_an_option_or_from_the_factory(
-    world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_token_is_required_as_an_option_or_from_the_factory(world, bank_module, monkeypatch):
     await world.create()
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     none = await asked("recover", "--hooks", "our_bank:hooks", code=2)

@@ -6,14 +6,13 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests._cli.journal.terminal import ADA, BEN, asked, everything, told
 from tests.support import commands
-from tests.support.bank import NOON, World
+from tests.support.bank import NOON
 from tests.support.cases import each
 from transfer_async import MemoryJournal, PersonName
 from transfer_async._cli import journal_output, output
@@ -26,7 +25,7 @@ from transfer_async.sandbox import Status
 # --- the list -----------------------------------------------------------------------------------
 
 
-async def test_a_created_key_is_not_listed(world: World):
+async def test_a_created_key_is_not_listed(world):
     text = f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing abandoned\n"
     assert (await asked("list")).stdout == text  # the journal is empty
     await world.create(key="created")
@@ -36,7 +35,7 @@ async def test_a_created_key_is_not_listed(world: World):
     assert (listed["keys"], listed["totals"]["keys"]) == ([], 0)
 
 
-async def test_pending_keys_are_listed_oldest_first_with_totals(world: World):
+async def test_pending_keys_are_listed_oldest_first_with_totals(world):
     await everything(world)
     result, listed = await asked("list"), await told("list")
 
@@ -95,7 +94,7 @@ async def test_pending_keys_are_listed_oldest_first_with_totals(world: World):
     )
 
 
-async def test_a_pending_notification_is_listed(world: World):
+async def test_a_pending_notification_is_listed(world):
     await world.in_doubt("doubt")
     intent_id = (await world.entry("doubt")).intent_id
     await world.move(transitions.RequestNotification(intent_id=intent_id), "doubt")
@@ -107,7 +106,7 @@ async def test_a_pending_notification_is_listed(world: World):
     assert "to publish  created" in lines
 
 
-async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_more_keys_than_a_page_are_all_listed(world, monkeypatch):
     monkeypatch.setattr(operators, "PAGE", 1)
     for number in range(3):
         await world.crash(transitions.MarkSending, key=f"claimed-{number}")
@@ -135,7 +134,7 @@ OF_A_SCOPE = {
 """Every command that works on one scope, with its arguments."""
 
 
-async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: World, tmp_path: Path):
+async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world, tmp_path):
     """Without this, a wrong address shows an empty list instead of 43 doubts, and nobody ends them."""
     await world.in_doubt("doubt")
     # The dual-control rule does not count as a key.
@@ -159,7 +158,7 @@ async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: 
 # --- one key ------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_shown_with_its_history(world: World):
+async def test_a_key_is_shown_with_its_history(world):
     await world.in_doubt("doubt")
     doubt, entry = (await asked("show", "doubt")).stdout, await world.entry("doubt")
     await asked("resolve", "doubt", "--order-id", "tx-seen", *ADA)
@@ -183,7 +182,7 @@ async def test_a_key_is_shown_with_its_history(world: World):
     assert all(datetime.fromisoformat(step["at"]).tzinfo for step in shown["history"])
 
 
-async def test_control_characters_do_not_reach_the_terminal(world: World):
+async def test_control_characters_do_not_reach_the_terminal(world):
     """Without this, a receipt could clear the screen, or show one order's id next to another's key."""
     receipt = "\x9b2J\u202e71-dloh\u2066\x7f\u3164 ø"
     world.bank.reference = receipt
@@ -198,7 +197,7 @@ async def test_control_characters_do_not_reach_the_terminal(world: World):
     assert "?2J?71-dloh??? ø" in as_text.stdout
 
 
-async def test_a_created_key_is_shown_with_its_order(world: World):
+async def test_a_created_key_is_shown_with_its_order(world):
     order_id = (await world.create()).id
     shown = (await asked("show", "k")).stdout
 
@@ -206,7 +205,7 @@ async def test_a_created_key_is_shown_with_its_order(world: World):
     assert "order       155025.00 NGN (NG) for 100.00 USD (US)\n" in shown
 
 
-async def test_a_claimed_key_is_shown_with_the_end_of_its_lease(world: World):
+async def test_a_claimed_key_is_shown_with_the_end_of_its_lease(world):
     await world.crash(transitions.MarkSending)
     until = f"{(world.time.utc() + timedelta(seconds=60)):%Y-%m-%dT%H:%M:%S}.000Z"
 
@@ -214,7 +213,7 @@ async def test_a_claimed_key_is_shown_with_the_end_of_its_lease(world: World):
     assert f"lease until {until}\n" in (await asked("show", "k")).stdout
 
 
-async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world: World):
+async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world):
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1", "Retry-After": "0"}))
     world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
     await world.fails(Exception)
@@ -229,7 +228,7 @@ async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world: World):
     assert [attempt["request_id"] for attempt in shown["cause"]["attempts"]] == ["r-1", "r-2"]
 
 
-async def test_the_parties_are_shown_only_on_request_and_the_history_records_the_look(world: World):
+async def test_the_parties_are_shown_only_on_request_and_the_history_records_the_look(world):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
     await world.create(key="created")
     with_order = ("journal", "show", "k", "--with-order", "--by")
@@ -256,9 +255,7 @@ async def test_the_parties_are_shown_only_on_request_and_the_history_records_the
 COLUMNS = {"key": itemgetter(0), "state": itemgetter(1)}
 
 
-def test_a_terminal_gets_a_table_with_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_terminal_gets_a_table_with_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     output.show_table(COLUMNS, [("[red]k", "in doubt")])
     printed = capsys.readouterr().out
@@ -267,7 +264,7 @@ def test_a_terminal_gets_a_table_with_lines(
     assert any(line in printed for line in "│┃|")
 
 
-def test_a_pipe_gets_aligned_columns(capsys: pytest.CaptureFixture[str]):
+def test_a_pipe_gets_aligned_columns(capsys):
     output.show_table(COLUMNS, [("k-1", "free")])
 
     assert capsys.readouterr().out == "key  state\nk-1  free\n"
@@ -280,14 +277,14 @@ def test_a_pipe_gets_aligned_columns(capsys: pytest.CaptureFixture[str]):
         (None, "JournalFailed: the journal could not be read"),
     ],
 )
-def test_the_first_line_of_a_stores_error_is_printed(cause: Exception | None, line: str):
+def test_the_first_line_of_a_stores_error_is_printed(cause, line):
     error = JournalFailed("the journal could not be read")
     error.__cause__ = cause
 
     assert journal_output.explained(error) == line
 
 
-async def test_the_journal_is_closed_after_an_error(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_the_journal_is_closed_after_an_error(world, monkeypatch):
     world.journal.journal = MemoryJournal()
     monkeypatch.setattr(journal_output, "journal_named", lambda address: world.journal)
     await asked("show", "k", code=1)
@@ -300,7 +297,7 @@ async def test_the_journal_is_closed_after_an_error(world: World, monkeypatch: p
 # --- notes and the audit --------------------------------------------------------------------------
 
 
-async def test_a_note_is_in_the_history_and_changes_nothing(world: World):
+async def test_a_note_is_in_the_history_and_changes_nothing(world):
     await world.in_doubt("k")
     before = await world.entry()
 
@@ -324,13 +321,13 @@ async def test_a_note_is_in_the_history_and_changes_nothing(world: World):
         (["audit", "--since", "tomorrow"], "--since: must be a date or a time, as in 2026-01-01"),
     ],
 )
-async def test_an_empty_note_or_a_time_that_is_none_is_refused(world: World, words: list[str], why: str):
+async def test_an_empty_note_or_a_time_that_is_none_is_refused(world, words, why):
     await world.in_doubt("k")
 
     assert why in (await asked(*words, code=2)).stderr
 
 
-async def test_the_audit_lists_what_people_did_newest_first(world: World):
+async def test_the_audit_lists_what_people_did_newest_first(world):
     empty = await asked("audit")
     for key in ("first", "second"):
         await world.in_doubt(key)
@@ -362,7 +359,7 @@ async def test_the_audit_lists_what_people_did_newest_first(world: World):
     assert total == f"{world.scope}: 3 lines"
 
 
-async def test_the_audit_reads_all_pages(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_the_audit_reads_all_pages(world, monkeypatch):
     await world.in_doubt("k")
     for number in range(3):
         await asked("note", "k", f"note {number}", "--by", "ada")

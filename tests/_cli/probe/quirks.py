@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from transfer_async.sandbox import Sandbox, ServiceProfile
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, message
@@ -29,7 +28,6 @@ class Quirk:
         shows: returns whether a profile shows the quirk.
         levels: the levels of the probe that find the quirk.
         orders: how many orders are enough to find it.
-        settings: settings of the sandbox.
         last: the number of requests after which the service closes a connection.
         stops: whether the quirk must stop the probe.
         watched: the probe's limits for requests on one connection, and for idle seconds.
@@ -39,7 +37,6 @@ class Quirk:
     shows: Callable[[ServiceProfile], bool] = lambda _: True
     levels: tuple[int, ...] = (0,)
     orders: int = 100
-    settings: dict[str, Any] = field(factory=dict)
     last: int | None = None
     stops: bool = False
     watched: tuple[int, float] = (2, 1.0)
@@ -49,7 +46,7 @@ class Quirky(Sandbox):
     """A sandbox with one quirk."""
 
     def __init__(self, quirk: Quirk, **settings: Any) -> None:
-        super().__init__(**{**settings, **quirk.settings})
+        super().__init__(**settings)
         self.quirk = quirk
         self.bodies: dict[bytes, Reply] = {}
         self._last_on_connection = quirk.last
@@ -72,17 +69,6 @@ def instead(of: int, reply: Reply) -> Answering:
     def answer(_: Quirky, call: Call, own: Own) -> Reply:
         given = own(call)
         return reply if given.status == of else given
-
-    return answer
-
-
-def with_headers(**headers: str | None) -> Answering:
-    """Add headers to replies. The value None stands for a new id in each reply."""
-
-    def answer(_: Quirky, call: Call, own: Own) -> Reply:
-        given = own(call)
-        added = {name.replace("_", "-"): value or uuid.uuid4().hex for name, value in headers.items()}
-        return evolve(given, headers={**given.headers, **added})
 
     return answer
 
@@ -180,9 +166,6 @@ QUIRKS: dict[str, Quirk] = {
     "silence without a token": Quirk(
         answer=silent_without_token, shows=status("no-token", None, body="empty")
     ),
-    "a page for an unknown path": Quirk(
-        answer=instead(404, html(404)), shows=status("unknown-path", 404, body="html")
-    ),
     "a redirect from an unknown path": Quirk(
         answer=instead(404, Reply(status=302, body=b"", headers={"Location": "/secret-place"})),
         shows=lambda profile: (
@@ -190,36 +173,11 @@ QUIRKS: dict[str, Quirk] = {
             and profile.answers["unknown-path"].headers["location"] == ""
         ),
     ),
-    "404 for a wrong method": Quirk(
-        answer=instead(405, message(404, "Not Found")), shows=status("wrong-method", 404)
-    ),
     "one request a connection": Quirk(
         last=1, watched=(12, 1.0), shows=lambda profile: profile.connection.requests == 1
     ),
-    "ten requests a connection": Quirk(
-        last=10, watched=(12, 1.0), shows=lambda profile: profile.connection.requests == 10
-    ),
-    "ten idle seconds": Quirk(
-        settings={"keep_alive": 9.0},
-        watched=(2, 15.0),
-        shows=lambda profile: (profile.connection.open_after, profile.connection.closed_by) == (8.0, 10.0),
-    ),
-    "an id under another name": Quirk(
-        answer=with_headers(X_Correlation_ID=None),
-        shows=lambda profile: profile.request_ids == ("x-correlation-id",),
-    ),
-    "a proxy that names itself": Quirk(
-        answer=with_headers(Via="1.1 varnish", Server="nginx", X_Served_By="host-7.internal"),
-        shows=lambda profile: all(
-            one.headers.items() >= {"via": "1.1 varnish", "server": "nginx", "x-served-by": ""}.items()
-            for one in profile.answers.values()
-        ),
-    ),
     "slow answers": Quirk(
         answer=slow, shows=lambda profile: {one.within for one in profile.answers.values()} == {5.0}
-    ),
-    "400 for a refusal": Quirk(
-        answer=instead(422, message(400, "No")), levels=(1,), shows=status("no-users", 400), orders=4
     ),
     "500 for a body that is not JSON": Quirk(
         answer=fails_without_json, levels=(1,), shows=status("not-json", 500, body="html"), orders=3

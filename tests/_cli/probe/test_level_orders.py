@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -29,7 +30,7 @@ from transfer_async._cli.probe_orders import (
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, SeenAnswer, SeenLimits, Status
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, message
 
-from .prober import Watch, probe, probe_run
+from .prober import ProbeResult, Watch, probe, probe_run
 from .quirks import QUIRKS, Quirk, Quirky, instead, is_create, shown
 
 LIMITS = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(50_000_000))}
@@ -48,6 +49,12 @@ ALL = orders_of(PLAN)
 async def sandbox(watch: Watch):
     async with Sandbox(sleep=watch.sleep) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def probing(tmp_path: Path, watch: Watch) -> Callable[..., Awaitable[ProbeResult]]:
+    """Return a function that runs the probe against a service, and continues its earlier runs."""
+    return lambda service, **settings: probe(service, tmp_path / "a", watch, **settings)
 
 
 def number_sent(sandbox: Sandbox) -> int:
@@ -87,7 +94,7 @@ def test_amounts_come_as_near_to_the_limits_as_the_rate_allows():
 
 @each("spent", [set(), {"order", "cut-again"}, {"above-greatest", "not-json"}])
 @each("levels", [(1,), (2,), (1, 2)])
-def test_admitted_orders_keep_to_the_cap_together_with_those_sent(spent: set[str], levels: tuple[int, ...]):
+def test_admitted_orders_keep_to_the_cap_together_with_those_sent(spent, levels):
     sent = [ALL[name] for name in spent]
     wanted = [one for name, one in ALL.items() if one.case.level in levels and name not in spent]
     before = sum((planned.amount for planned in sent), Decimal(0))
@@ -102,19 +109,19 @@ def test_admitted_orders_keep_to_the_cap_together_with_those_sent(spent: set[str
 # --- a run ----------------------------------------------------------------------------------------------
 
 
-async def test_later_runs_send_what_the_cap_has_left(sandbox, tmp_path, watch):
-    first = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+async def test_later_runs_send_what_the_cap_has_left(sandbox, probing):
+    first = await probing(sandbox, levels=(1,), orders=3)
     for cap, sent in (({"orders": 3}, 3), ({"amount": Decimal(1)}, 3), ({"orders": 5}, 5)):
-        run = await probe(sandbox, tmp_path / "a", watch, levels=(1,), **cap)
+        run = await probing(sandbox, levels=(1,), **cap)
         assert (number_sent(sandbox), run.stopped) == (sent, None)
         assert (run.profile == first.profile) is (sent == 3)
 
 
-async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, tmp_path, watch):
+async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, probing, watch):
     """Without this, the profile says that invalid orders get status 429."""
     for status in (429, 503):
         sandbox.faults.add(Status(status, headers={"Retry-After": "17"}))
-    run = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
+    run = await probing(sandbox, levels=(1, 2), orders=12)
 
     assert shown(run.profile, "not-json", "status", "order") == (400, "none")
     assert shown(run.profile, "turned-away", "status") == (503,)
@@ -125,14 +132,14 @@ async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, tmp
 
 
 @pytest.mark.parametrize(("headers", "waited"), [({}, 31.0), ({"Retry-After": "3600"}, 0.0)])
-async def test_a_run_stopped_by_a_busy_service_continues_later(sandbox, tmp_path, watch, headers, waited):
+async def test_a_run_stopped_by_a_busy_service_continues_later(sandbox, probing, watch, headers, waited):
     sandbox.faults.add(Status(503, headers=headers), times=6)
-    first = await probe(sandbox, tmp_path / "a", watch, levels=(2,), orders=8)
+    first = await probing(sandbox, levels=(2,), orders=8)
     assert "run the probe again later: it continues where this run stopped" in first.stopped
     assert watch.seconds == waited
     sandbox.faults.clear()
 
-    again = await probe(sandbox, tmp_path / "a", watch, levels=(2,), orders=8)
+    again = await probing(sandbox, levels=(2,), orders=8)
 
     assert again.stopped is None
     assert again.profile.answers["order"].order == "new"
@@ -140,12 +147,12 @@ async def test_a_run_stopped_by_a_busy_service_continues_later(sandbox, tmp_path
     assert first_amount != ALL["order"].amount  # An order that may exist is not sent again.
 
 
-async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(sandbox, tmp_path, watch):
+async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(sandbox, probing):
     """Without this, a service that is down is sent all orders, and each of them may exist."""
     sandbox.faults.add(CloseAfterProcessing(), times=3)
     stopped = []
     for count in (1, 3, 11):
-        run = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=12)
+        run = await probing(sandbox, levels=(1,), orders=12)
         assert number_sent(sandbox) == count
         stopped.append((run.stopped or "").partition(" was sent, but no response arrived")[0])
 
@@ -154,15 +161,15 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
     assert run.profile.answers["empty-object"].status == 422
 
 
-async def test_a_token_revoked_during_a_run_is_no_answer_to_an_order(sandbox, tmp_path, watch):
+async def test_a_token_revoked_during_a_run_is_no_answer_to_an_order(sandbox, probing):
     """Without this, the profile says that invalid orders get status 401."""
     sandbox.faults.add(Status(401, body='{"message": "Unauthorized"}'))
-    first = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+    first = await probing(sandbox, levels=(1,), orders=3)
     assert first.stopped.startswith("the service rejected the token")
     assert number_sent(sandbox) == 1
     assert not first.profile.answers
 
-    again = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+    again = await probing(sandbox, levels=(1,), orders=3)
 
     assert again.profile.answers["not-json"].status == 400
 
@@ -185,18 +192,18 @@ async def test_no_order_is_sent_with_a_wrong_token_or_base_url(sandbox, tmp_path
     assert lines.count("  already sent: 0 orders, 0 NGN") == 2
 
 
-async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, tmp_path, watch, monkeypatch):
+async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, probing, monkeypatch):
     async def refuse(*_, **__):
         return Response(sent=False)
 
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "send", refuse)
         patch.setattr(Service, "check", refuse)
-        first = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+        first = await probing(sandbox, levels=(1,), orders=3)
     assert first.stopped.startswith("no connection could be opened")
     assert not first.profile.answers
 
-    again = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+    again = await probing(sandbox, levels=(1,), orders=3)
 
     assert (again.stopped, again.profile.answers["not-json"].status) == (None, 400)
 
@@ -216,15 +223,15 @@ def calculating(factor: int) -> Quirk:
     return Quirk(answer=answer)
 
 
-async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tmp_path, watch):
+async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(probing, tmp_path, watch):
     """Without this, the cap could be exceeded tenfold."""
     settings = {"levels": (2,), "amount": Decimal(3_000_000)}
     async with Quirky(calculating(20), sleep=watch.sleep) as service:
-        first = await probe(service, tmp_path / "a", watch, **settings)
+        first = await probing(service, **settings)
         before = number_sent(service)
-        second = await probe(service, tmp_path / "a", watch, **settings)
+        second = await probing(service, **settings)
         await asyncio.to_thread((tmp_path / "a.json").unlink)
-        third = await probe(service, tmp_path / "a", watch, **settings)
+        third = await probing(service, **settings)
 
     amounts = [order.poster_amount for order in service.orders.values()]
     calculated = "the service calculated larger amounts than the probe sent (without-poster_amount)"
@@ -272,10 +279,10 @@ UNREADABLE = "the service responded to the valid order with 200, and the client 
         (compressed, None),
     ],
 )
-async def test_a_created_order_that_the_client_cannot_read_stops_the_run(tmp_path, watch, rewrite, why):
+async def test_a_created_order_that_the_client_cannot_read_stops_the_run(probing, watch, rewrite, why):
     """Without this, a profile recommends settings for a service that leaves every order in doubt."""
     async with Quirky(rewritten(rewrite), sleep=watch.sleep) as service:
-        run = await probe(service, tmp_path / "a", watch, levels=(2,), orders=3)
+        run = await probing(service, levels=(2,), orders=3)
 
     assert (run.stopped is None) == (why is None)
     assert all(part in run.stopped for part in why or ())
@@ -283,23 +290,23 @@ async def test_a_created_order_that_the_client_cannot_read_stops_the_run(tmp_pat
     assert len(service.orders) == (1 if why else 3)
 
 
-async def test_an_unrelated_id_in_a_refusal_is_not_taken_for_an_order(tmp_path, watch):
+async def test_an_unrelated_id_in_a_refusal_is_not_taken_for_an_order(probing, watch):
     """Without this, the probe stops at the first refusal that contains, for example, a trace id."""
     refusal = message(422, "No", trace="tx-trace1", errors={"id": "tx-errors1"})
     async with Quirky(Quirk(answer=instead(422, refusal)), sleep=watch.sleep) as service:
-        run = await probe(service, tmp_path / "a", watch, levels=(1,), orders=4)
+        run = await probing(service, levels=(1,), orders=4)
 
     assert run.stopped is None
     assert run.profile.answers["no-users"].order == "none"
 
 
 async def test_the_cap_limits_the_orders_and_the_journal_has_the_answers_of_a_lost_profile(
-    sandbox, tmp_path, watch
+    sandbox, probing, tmp_path
 ):
-    first = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
+    first = await probing(sandbox, levels=(1, 2), orders=12)
     sent = number_sent(sandbox)
     await asyncio.to_thread((tmp_path / "a.json").unlink)
-    again = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
+    again = await probing(sandbox, levels=(1, 2), orders=12)
 
     assert (sent, number_sent(sandbox)) == (12, 12)
     assert "  skipped, because they would exceed the cap: without-poster_username" in first.lines
@@ -308,13 +315,13 @@ async def test_the_cap_limits_the_orders_and_the_journal_has_the_answers_of_a_lo
     assert shown(again.profile, "cut-after-body", "status", "order") == (None, "unknown")
 
 
-async def test_a_created_order_that_must_be_refused_stops_this_run_and_later_ones(tmp_path, watch):
+async def test_a_created_order_that_must_be_refused_stops_this_run_and_later_ones(probing, tmp_path, watch):
     async with Quirky(QUIRKS["creates what must be refused"], sleep=watch.sleep) as service:
-        first = await probe(service, tmp_path / "a", watch, levels=(1, 2))
+        first = await probing(service, levels=(1, 2))
         before = number_sent(service)
-        second = await probe(service, tmp_path / "a", watch, levels=(1, 2))
+        second = await probing(service, levels=(1, 2))
         await asyncio.to_thread((tmp_path / "a.json").unlink)
-        third = await probe(service, tmp_path / "a", watch, levels=(1,))
+        third = await probing(service, levels=(1,))
 
     assert "amounts-disagree" in first.stopped
     assert second.stopped == third.stopped == first.stopped
@@ -322,43 +329,43 @@ async def test_a_created_order_that_must_be_refused_stops_this_run_and_later_one
     assert (len(service.orders), first.profile.levels) == (1, ())
 
 
-async def test_a_journal_of_another_plan_is_refused(sandbox, tmp_path, watch):
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)
+async def test_a_journal_of_another_plan_is_refused(sandbox, probing):
+    await probing(sandbox, levels=(1,), orders=1)
 
     with pytest.raises(ValueError, match="--journal: contains orders that do not match --order"):
-        await probe(sandbox, tmp_path / "a", watch, levels=(1,), order=new_order(poster_country="GH"))
+        await probing(sandbox, levels=(1,), order=new_order(poster_country="GH"))
     assert number_sent(sandbox) == 1
 
 
-async def test_a_run_killed_before_it_sent_keeps_its_key_for_a_while(sandbox, tmp_path, watch):
+async def test_a_run_killed_before_it_sent_keeps_its_key_for_a_while(sandbox, probing, tmp_path, watch):
     run, first = probe_run(sandbox, tmp_path / "a", watch, [], levels=(1,)), ALL["not-json"]
     move = claim(intent=intent(key=first.key, order=first.order, held="h"), hooks=())
     async with SQLiteJournal(run.orders.journal) as journal:
         await journal.move(sandbox.base_url, first.key, move)
 
-    again = await probe(sandbox, tmp_path / "a", watch, levels=(1,))
+    again = await probing(sandbox, levels=(1,))
 
     assert "not-json: a killed run still holds the key; run the probe again in" in again.stopped
     assert number_sent(sandbox) == 0
 
 
-async def test_two_probes_cannot_use_one_journal_at_once(sandbox, tmp_path, watch):
+async def test_two_probes_cannot_use_one_journal_at_once(sandbox, probing, tmp_path):
     def lock_twice():
         with locked(tmp_path / "a.journal"), pytest.raises(ValueError, match="in use by another probe"):
             locked(tmp_path / "a.journal").__enter__()
 
     await asyncio.to_thread(lock_twice)
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)  # The lock has been released.
+    await probing(sandbox, levels=(1,), orders=1)  # The lock has been released.
 
     assert number_sent(sandbox) == 1
 
 
-async def test_nothing_is_sent_if_the_journal_cannot_be_written(sandbox, tmp_path, watch, monkeypatch):
+async def test_nothing_is_sent_if_the_journal_cannot_be_written(sandbox, probing, monkeypatch):
     async def full(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr(SQLiteJournal, "move", full)
-    run = await probe(sandbox, tmp_path / "a", watch, levels=(1,))
+    run = await probing(sandbox, levels=(1,))
 
     assert "not-json was not sent" in run.stopped
     assert number_sent(sandbox) == 0
@@ -399,7 +406,7 @@ def test_an_amount_calculated_by_the_service_leaves_less_room_for_others():
 
 
 @each("answer", [SeenAnswer(status=202), SeenAnswer(status=422, order="same"), SeenAnswer(order="new")])
-def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer: SeenAnswer):
+def test_the_probe_stops_if_an_invalid_order_is_not_refused(answer):
     cap = Cap(orders=10, amount=MUCH)
     orders = LevelOrders(plan=PLAN, cap=cap, level=1, sent=[ALL["not-json"]], answers={"not-json": answer})
 

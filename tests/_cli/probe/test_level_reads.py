@@ -26,8 +26,6 @@ from transfer_async.sandbox import (
 )
 from transfer_async.sandbox.service import WHO_AM_I_PATH
 
-from .prober import Watch
-
 BUSY = {"Retry-After": "86400"}
 
 
@@ -80,7 +78,7 @@ def test_limits_are_exact():
         Response(body=b"[" * 100_000),
     ],
 )
-def test_limits_in_another_form_than_the_specification_shows_are_ignored(response: Response):
+def test_limits_in_another_form_than_the_specification_shows_are_ignored(response):
     assert _currency_limits(response) == {}
 
 
@@ -118,7 +116,7 @@ GOOD = http(200, USER)
         (http(429, headers=BUSY), "429 and a Retry-After of 86,400 s"),
     ],
 )
-async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):
+async def test_an_unusable_service_gets_no_further_requests(sent, why, watch):
     """Without this, its silence becomes a profile, and a bank tests against that."""
     async with serving(replies(sent) if sent else then_closes()) as server:
         with pytest.raises(Stopped, match=why):
@@ -127,7 +125,7 @@ async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: st
     assert len(server.requests) == (6 if "consecutive" in why else 1)
 
 
-async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
+async def test_the_probe_waits_as_retry_after_asks(watch):
     async with Sandbox(sleep=watch.sleep) as sandbox:
         sandbox.faults.add(Status(429, headers={"Retry-After": "7"}), times=2, path=WHO_AM_I_PATH)
         profile = await profile_of(sandbox.base_url, token=sandbox.token, clock=watch.clock)
@@ -151,7 +149,7 @@ AFTER_ONE = "closes a connection after 1 requests without announcing this: an or
         (GOOD, True, (1, False), [AFTER_ONE, "force_close=True"]),
     ],
 )
-async def test_only_an_unannounced_close_is_noted_with_what_helps(sent, closes, seen, notes, watch: Watch):
+async def test_only_an_unannounced_close_is_noted_with_what_helps(sent, closes, seen, notes, watch):
     """Without this, the proposal warns of doubts that no client will ever have."""
     async with serving(then_closes(sent) if closes else replies(sent)) as server:
         connection = (await profile_of(server.url, clock=watch.clock)).connection

@@ -86,7 +86,7 @@ def test_each_key_and_order_gets_the_expected_finding(orders, senders, created, 
 
 @each("content", ["w", None])
 @each("in_doubt", [True, False])
-def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, in_doubt: bool):
+def test_an_order_that_two_keys_may_have_sent_is_no_match(content, in_doubt):
     """A key that is sending, is unreadable, or has a pending undo may have sent the order as well."""
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", content, 40.0, 140.0, in_doubt))
 
@@ -95,7 +95,7 @@ def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, i
 
 
 @each(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
-def test_only_keys_created_within_the_exports_period_are_reported_missing(at: float | None, lacks: bool):
+def test_only_keys_created_within_the_exports_period_are_reported_missing(at, lacks):
     orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "v", 60.0)]
     created = [("tx-1", "a", 50.0), ("tx-2", "b", 60.0), ("tx-3", "c", at)]
 
@@ -146,7 +146,7 @@ class History:
 
 @pytest.mark.trial(short=1_000, ci=20_000, long=1_000_000)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_reconciliation_never_matches_an_order_to_the_wrong_key(size: int, seed: int):
+def test_reconciliation_never_matches_an_order_to_the_wrong_key(size, seed):
     history = History(random.Random(seed))
     history.add_keys(size)
     history.random.shuffle(history.exported)

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -67,7 +66,7 @@ STEPS = (step("claim", 10_090.0, None), step("mark", 10_100.0), step("refute", 2
     ],
 )
 def test_the_order_of_a_refuted_attempt_was_posted_while_its_requests_could_take_effect(
-    entry: Entry, steps: tuple[HistoryEvent, ...], since: float, until: float
+    entry, steps, since, until
 ):
     (sender,) = TIMES.refuted("k", entry, steps)
 
@@ -105,7 +104,7 @@ def test_a_key_without_a_refutation_has_no_refuted_attempt():
 @pytest.mark.parametrize(
     ("is_sealed", "since", "until"), [(True, 10_085.0, 10_435.0), (False, -math.inf, math.inf)]
 )
-def test_a_corrupt_doubt_may_have_sent_any_order(is_sealed: bool, since: float, until: float):
+def test_a_corrupt_doubt_may_have_sent_any_order(is_sealed, since, until):
     corrupt = Unread(why="DecodeError", kept="", hooks=(), earlier_hooks=(), is_sealed=is_sealed)
     sender = TIMES.sender("k", entry(state=KeyState.IN_DOUBT, unread=corrupt))
 
@@ -120,7 +119,7 @@ class StaleDoubts(MemoryJournal):
 
 
 @each(("sent", "exported"), samples.TWO_PEOPLE)
-def test_orders_of_two_people_have_different_contents(sent: str, exported: str):
+def test_orders_of_two_people_have_different_contents(sent, exported):
     """Without this, a doubt is resolved with an order that pays somebody else."""
     sums = (Decimal(1), "USD"), (Decimal(2), "NGN")
 
@@ -154,9 +153,7 @@ def test_a_key_that_becomes_doubtful_during_the_reading_may_have_sent_its_order(
 
 
 @pytest.mark.parametrize("kind", ["memory", "file", "database"])
-def test_a_key_that_is_being_sent_may_have_sent_its_order(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-):
+def test_a_key_that_is_being_sent_may_have_sent_its_order(kind, tmp_path, request):
     """Without this, a doubt is resolved with the order of a sender that is about to record it."""
     database = request.getfixturevalue("database") if kind == "database" else ""
 

@@ -20,11 +20,6 @@ from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this trial."""
-    parser.add_argument("--restarts", type=int, default=0, help="of the broker, and of the database")
-
-
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial, and compare the service, the bank, the journal and the reported outcomes."""
     report = Report(f"broker, seed {options.seed}")

@@ -19,13 +19,6 @@ from tests.crash.workers.harness import Harness
 from tests.support.postgres import PostgresServer
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this trial."""
-    parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--stops", type=int, default=0, help="immediate stops of the database")
-    parser.add_argument("--pauses", type=int, default=0, help="workers that sleep beyond their lease")
-
-
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial, and compare the service, the bank, the journal and the reported outcomes."""
     if options.stops and options.journal != "postgres":
