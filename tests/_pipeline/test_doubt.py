@@ -443,27 +443,3 @@ async def test_a_wrong_or_invalid_order_from_resolve_is_not_believed(world: Worl
 
     assert (await world.recover(resolve=BackOffice(found))).in_doubt == 1
     assert (await world.entry()).state is KeyState.IN_DOUBT
-
-
-@pytest.mark.parametrize("age", [timedelta(days=1), timedelta(days=31)], ids=str)
-async def test_an_equal_order_from_long_before_the_claim_is_not_believed(world: World, age: timedelta):
-    """For example, last month's rent has the same users and amounts."""
-    claimed = world.time.utc()
-
-    async def find() -> Order:
-        return attrs.evolve(the_order(world), id="tx-rent", posted_at=claimed - age)
-
-    await world.fails(OutcomeUnknown, resolve=BackOffice(find))
-    world.time.pass_(7200.0)
-
-    assert (await world.recover(resolve=BackOffice(find))).in_doubt == 1
-
-
-@pytest.mark.parametrize("age", [timedelta(hours=-1), timedelta(hours=23), None], ids=str)
-async def test_an_order_is_believed_although_the_clocks_differ(world: World, age: timedelta | None):
-    claimed = world.time.utc()
-
-    async def find() -> Order:
-        return attrs.evolve(the_order(world), posted_at=None if age is None else claimed - age)
-
-    assert (await world.create(resolve=BackOffice(find))).id == the_order(world).id

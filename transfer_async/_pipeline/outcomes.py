@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
 from functools import partial
 
 import attrs
@@ -564,7 +563,7 @@ async def settle_doubt(
     work.intent = entry.intent or work.intent  # The recorded intent may differ from the caller's.
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
-    answer = await _call_resolve(context, work, cancellation, found, doubt)
+    answer = await _call_resolve(context, work, cancellation, entry, doubt)
     if isinstance(answer, (Order, str)):
         return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
@@ -575,13 +574,8 @@ async def settle_doubt(
 
 
 async def _call_resolve(
-    context: ClientCore,
-    work: OrderProgress,
-    cancellation: Cancellation,
-    found: TransitionResult,
-    doubt: OutcomeUnknown,
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> object:
-    entry = found.entry
     if context.resolve is None or entry.intent is None or is_over(context.clock, work.deadline):
         return None  # `recover` calls ``resolve`` later, if there is one.
     work.resolve_failed = True
@@ -590,7 +584,7 @@ async def _call_resolve(
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, work.deadline)):
                 answer = await try_call(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
-            checked = _checked_result(entry.intent, answer, claimed=_claimed_at(context, found))
+            checked = _checked_result(entry.intent, answer)
             work.resolve_failed = False
             return checked
         failed = answer.error
@@ -620,35 +614,16 @@ def order_id_of(text: object) -> str | None:
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
-TOO_OLD = timedelta(days=1)
-"""An order that was posted this long before its key was claimed belongs to another payment. A day is longer
-than any error of a clock or of a time zone.
-"""
-
-
-def _claimed_at(context: ClientCore, found: TransitionResult) -> datetime:
-    """Return when the key was claimed.
-
-    A damaged time in the future counts as now, and one in the distant past as 30 years ago.
-    """
-    age = min(max(0.0, found.now - found.entry.claimed_at), 30 * 365 * 86_400.0)
-    return context.clock.utc() - timedelta(seconds=age)
-
-
-def _checked_result(intent: OrderIntent, answer: object, *, claimed: datetime) -> object:
+def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
-        ValueError: ``answer`` is an unreadable order, a different order, an order that was posted long before
-            the key was ``claimed``, or not a valid type of result.
+        ValueError: ``answer`` is an unreadable order, a different order, or not a valid type of result.
     """
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
         if other := other_order(intent.order, read):
             raise ValueError(f"a different order: {other} differs")
-        posted = read.order.posted_at
-        if posted is not None and posted <= claimed - TOO_OLD:
-            raise ValueError("a different order: it was posted before the key was claimed")
         return read.order
     if (order_id := order_id_of(answer)) is not None:
         return order_id
