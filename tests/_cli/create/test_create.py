@@ -21,6 +21,7 @@ from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, tree
 from transfer_async import NO_ORDER, HoldFailed, MemoryJournal, SQLiteJournal
 from transfer_async._cli import create_command, create_input, create_outcomes
+from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
 from transfer_async.journal.rows import ENTRY_TABLE
@@ -299,6 +300,14 @@ async def test_the_format_may_be_named(bench):
     await bench.run(file, "--format", "jsonl")
 
     assert "--format is required (csv or jsonl)" in unknown.stderr
+
+
+async def test_a_second_run_with_the_same_outcome_file_sends_nothing(bench):
+    with contextlib.closing(await asyncio.to_thread(OutcomeFile, bench.outcomes)):
+        result = await bench.run_one(code=2)
+
+    assert "--outcomes: another run is writing" in result.stderr
+    assert bench.sent == 0
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):

@@ -1,4 +1,4 @@
-"""The command in a process of its own: Ctrl-C, SIGKILL, and two runs at once."""
+"""The command in a process of its own: Ctrl-C, a second Ctrl-C, SIGKILL, and two runs at once."""
 
 import asyncio
 import contextlib
@@ -33,13 +33,16 @@ async def ended(bench: Bench, *options: str) -> int | None:
         return (await command.end())[0]
 
 
+STOPPING = "stopping: finishing the orders in flight"
+
+
 async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench, file):
     options = ("--concurrency", "4", "--lease", "1.5", "--deadline", "1")
     bench.sandbox.faults.add(StallAfterProcessing(), times=4)
     async with started(bench, *options) as command:
         await bench.sandbox.stalled(4)
         command.process.send_signal(signal.SIGINT)
-        await command.line("stopping: finishing the orders in flight")
+        await command.line(STOPPING)
         bench.sandbox.faults.release()
         stopped, output = await command.end()
     part = await asyncio.to_thread(told, bench.part)
@@ -57,6 +60,25 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
     assert [item["outcome"] for item in part] == ["created"] * 4
     assert "57 created, 3 unknown" in summary
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
+
+
+@ONLY_IN_TRIALS
+async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doubt(bench, file):
+    bench.sandbox.faults.add(StallAfterProcessing(), times=2)
+    async with started(bench, "--concurrency", "2") as command:
+        await bench.sandbox.stalled(2)
+        command.process.send_signal(signal.SIGINT)
+        await command.line(STOPPING)
+        command.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(10.0):  # shorter than the deadline, which would also end the orders
+            code, output = await command.end()
+    summary = (await bench.run(file, code=5)).output
+
+    assert code == 130
+    assert "2 unknown" in output
+    assert "58 created, 2 unknown" in summary
+    assert "in doubt: 2." in summary
+    assert len(bench.sandbox.orders) == LINES  # the two orders in doubt exist and were not sent again
 
 
 @ONLY_IN_TRIALS
