@@ -37,6 +37,7 @@ from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async._http.transport import (
     POOL_KEEPALIVE,
+    SHORT,
     BodyTooLarge,
     ExchangeResult,
     Transport,
@@ -519,6 +520,12 @@ async def test_a_request_with_a_lost_answer_is_not_sent_twice(bank: Bank, method
 
     assert not caught.value.order_may_exist
     assert [request.method for request in server.requests] == [method]
+
+
+async def test_a_long_success_followed_by_another_response_does_not_answer_a_read(bank: Bank):
+    user = http(200, samples.encode(samples.user_json()) + b" " * SHORT)
+    async with serving(replies(user * 2)) as server, bank.client(server.url, retry=ONCE) as client:
+        await failure(client.who_am_i(), ServiceFailed)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
