@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import io
 import os
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import invoke
 from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
-from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import SQLiteJournal
 from transfer_async._cli import launcher
 
@@ -104,14 +104,15 @@ def options(path: Path) -> list[str]:
     return ["--journal", str(path), "--base-url", SCOPE]
 
 
-@ONLY_IN_TRIALS
-def test_a_key_that_the_terminal_cannot_show_is_escaped(options):
-    program = [sys.executable, "-m", "transfer_async", "journal", "list", *options]
-    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run(program, env=environment, capture_output=True, check=False)
+def test_a_key_that_the_terminal_cannot_show_is_escaped(options, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", "list", *options])
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit) as ended:
+        launcher.main()
 
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert KEY.encode("ascii", "backslashreplace") in done.stdout
+    assert ended.value.code == 0
+    assert KEY.encode("ascii", "backslashreplace") in terminal.buffer.getvalue()
 
 
 async def test_a_command_with_closed_streams_does_its_work(path, options):
