@@ -111,3 +111,15 @@ def all_of(terminal: int) -> bytes:
             seen += piece
     os.close(terminal)
     return seen
+
+
+@ONLY_IN_TRIALS
+async def test_a_run_continues_when_its_output_is_closed(bench):
+    read, write = os.pipe()
+    os.close(read)
+    async with started(bench, stdout=write, stderr=write) as command:
+        os.close(write)
+        code, _ = await command.end()
+
+    assert code == 0
+    assert len(await bench.told()) == LINES

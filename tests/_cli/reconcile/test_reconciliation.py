@@ -19,6 +19,7 @@ from transfer_async._cli.reconcile_comparison import (
     ExportedOrder,
     PostingTime,
     Sender,
+    _other_senders,
     _time_difference,
     add_journal,
     content_of,
@@ -109,6 +110,28 @@ def test_a_corrupt_doubt_may_have_sent_any_order(is_sealed, since, until):
     sender = TIMES.sender("k", entry(state=KeyState.IN_DOUBT, unread=corrupt))
 
     assert sender == Sender("k", None, since, until, is_in_doubt=True)
+
+
+OTHER = intent(order=samples.new_order(poster_username="ben@example.com"))
+UNDO = PendingUndo(intent=OTHER, hook="h", receipt=None)
+
+
+@each(
+    ("entry", "contents"),
+    [
+        (entry(state=KeyState.SENDING, intent=intent()), [CONTENT]),
+        (entry(state=KeyState.IN_DOUBT, intent=intent()), [CONTENT]),
+        (entry(state=KeyState.CREATED, intent=intent()), []),  # The export contains its order under its id.
+        (entry(state=KeyState.SENDING), []),
+        (entry(pending_undos=(UNDO,)), [content_of(OTHER.order)]),
+        (entry(pending_undos=(UNDO, UNDO), unread=CORRUPT), [None]),
+    ],
+)
+def test_a_key_that_was_not_in_doubt_may_have_sent_its_intents(entry, contents):
+    """Without this, the order of a key that is being sent is assigned to another key in doubt."""
+    senders = [Sender("k", content, -math.inf, math.inf, is_in_doubt=False) for content in contents]
+
+    assert list(_other_senders("k", entry)) == senders
 
 
 class StaleDoubts(MemoryJournal):
