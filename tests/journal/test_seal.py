@@ -310,9 +310,13 @@ async def test_client_and_operator_errors_name_the_missing_key(world: World, pat
         await world.fails(
             JournalFailed, journal=journal, match="cannot be decrypted: configure its encryption key"
         )
-        for decision in (partial(client.resolve, order_id="tx-1"), client.refute):
+        for decide_or_look in (
+            partial(client.resolve, order_id="tx-1"),
+            client.refute,
+            client.operators.look,
+        ):
             with pytest.raises(ValueError, match="its record is encrypted: configure the encryption key"):
-                await decision("k", by="ada", reason="seen")
+                await decide_or_look("k", by="ada", reason="seen")
 
 
 def everything_in(directory: Path) -> bytes:

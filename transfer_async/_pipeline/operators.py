@@ -225,12 +225,14 @@ class Operators:
             The intent if it is still stored, otherwise the order in the service's response.
 
         Raises:
-            ValueError: the parties are not on record, or an argument is invalid.
+            ValueError: the parties are not on record, the record is encrypted, or an argument is invalid.
             JournalFailed: the journal could not be read or written, so the parties are not returned.
         """
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
-        if parties_of(await self._read(key)) is None:
+        entry = await self._read(key)
+        _refuse_encrypted(entry)
+        if parties_of(entry) is None:
             raise ValueError("key: the parties to its order are not on record")
         parties = parties_of((await self._write(key, look)).entry)
         if parties is None:
@@ -827,12 +829,16 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
         raise ValueError("order_id: is already recorded for the key")
 
 
+def _refuse_encrypted(entry: Entry) -> None:
+    if entry.unread is not None and entry.unread.is_sealed:
+        raise ValueError("key: its record is encrypted: configure the encryption key")
+
+
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
     """Return the hooks that a person undid, or raise ValueError if the record does not allow the decision."""
-    if entry.unread is not None and entry.unread.is_sealed:
-        raise ValueError("key: its record is encrypted: configure the encryption key")
+    _refuse_encrypted(entry)
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)
     return checked_undone(entry, refuting=order_id is None, undone=undone)
