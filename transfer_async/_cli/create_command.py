@@ -124,10 +124,10 @@ def create(
     hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. At the start, an existing PATH is renamed to PATH.old, and an existing PATH.part to
-    PATH.part.old. None of these files contains personal data. If they show that a line's order exists or may
-    exist, but the journal has no record of the line's key in this scope, or is an old copy in which the key
-    is free, nothing is sent.
+    line has an outcome. At the start, an existing PATH is renamed to PATH.old. The contents of an existing
+    PATH.part are moved to PATH.part.old, which is deleted when PATH is complete. None of these files contains
+    personal data. If they show that a line's order exists or may exist, but the journal has no record of the
+    line's key in this scope, or is an old copy in which the key is free, nothing is sent.
 
     --rate and --burst limit this run only: divide the service's limit among all runs, workers and clients. If
     a line's send_before or deadline would pass while the line waits, its order is not sent and no hold is

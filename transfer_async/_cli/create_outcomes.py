@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import stat
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
@@ -101,8 +102,9 @@ def _error_fields(error: Exception) -> dict[str, Any]:
 class OutcomeFile:
     """The outcomes file, written as ``.part`` and renamed once it contains a line for every order.
 
-    The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date. The file of an
-    interrupted run is renamed to ``.part.old``: it may be the only file that names the orders of that run.
+    The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date. The outcomes
+    of interrupted runs are kept in ``.part.old`` until a run is complete, because perhaps no other file names
+    their orders.
 
     Args:
         path: the path of the complete file.
@@ -177,6 +179,8 @@ class OutcomeFile:
                 os.fsync(directory)
             finally:
                 os.close(directory)
+        with contextlib.suppress(OSError):  # The complete file contains a line for each of these orders.
+            self.part.with_name(self.part.name + OLD).unlink()
 
     def close(self) -> None:
         """Close the file. It is safe to call `close` more than once."""
@@ -270,7 +274,7 @@ def _open_locked(path: Path, option: str) -> int:
                 path.chmod(MODE)
                 return file
             if is_in_place and fcntl is not None:
-                path.replace(path.with_name(path.name + OLD))  # while no other run can write to it
+                _set_aside(path)  # while no other run can write to it
         except BlockingIOError:
             os.close(file)
             raise ValueError(
@@ -282,7 +286,24 @@ def _open_locked(path: Path, option: str) -> int:
             raise
         os.close(file)  # This or another run has renamed this file: open a new one.
         if is_in_place and fcntl is None:
-            path.replace(path.with_name(path.name + OLD))  # Windows cannot rename an open file.
+            _set_aside(path)  # Windows cannot rename an open file.
+
+
+def _set_aside(part: Path) -> None:
+    """Move the outcomes of an interrupted run to ``.part.old``, behind those of earlier interrupted runs."""
+    old = part.with_name(part.name + OLD)
+    if not old.exists():
+        part.replace(old)
+        return
+    with part.open("rb") as outcomes, old.open("r+b") as kept:
+        if kept.seek(0, os.SEEK_END):
+            kept.seek(-1, os.SEEK_END)
+            ends_in_a_line = kept.read() == b"\n"
+            kept.write(b"" if ends_in_a_line else b"\n")
+        shutil.copyfileobj(outcomes, kept)
+        kept.flush()
+        os.fsync(kept.fileno())
+    part.unlink()
 
 
 def _is_at(file: int, path: Path) -> bool:

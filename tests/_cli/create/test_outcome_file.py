@@ -76,18 +76,32 @@ def test_the_file_of_an_earlier_run_is_renamed_to_old(path, monkeypatch, has_loc
     assert between == (False, 0o600)
     assert path.read_bytes() == b"new\n"
     assert path.with_name("outcomes.jsonl.old").read_bytes() == b"old\n"
-    assert path.with_name("outcomes.jsonl.part.old").read_bytes().startswith(b"left by a run that was killed")
+    assert not path.with_name("outcomes.jsonl.part.old").exists()
 
 
-def test_the_orders_of_an_interrupted_run_are_known_until_the_next_run_has_outcomes(path):
-    """Otherwise, a run that is stopped at once would let a later run pay again with another journal."""
-    line = b'{"key": "k", "outcome": "created"}\n'
-    path.with_name("outcomes.jsonl.part").write_bytes(line)
-    for _ in range(2):
-        OutcomeFile(path).close()
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_the_orders_of_interrupted_runs_are_known_until_a_run_is_complete(path, monkeypatch, has_locks):
+    """Otherwise, a run that is stopped early would let a later run pay again with another journal."""
+    monkeypatch.setattr(create_outcomes, "fcntl", create_outcomes.fcntl if has_locks else None)
+    line = '{{"key": "{}", "outcome": "created"}}\n'.format
+    path.with_name("outcomes.jsonl.part").write_text(line("a") + line("b") + '{"key": "kil', encoding="utf-8")
 
-    (order,) = create_outcomes.orders_of_earlier_runs(path, Counter())
-    assert (order.key, order.file.name) == ("k", "outcomes.jsonl.part.old")
+    def known() -> list[str]:
+        return [order.key for order in create_outcomes.orders_of_earlier_runs(path, Counter())]
+
+    found = []
+    for written in ("", "c", "", "d"):
+        run = OutcomeFile(path)
+        run.add(line(written).encode() if written else b"")
+        run.write()
+        run.close()
+        found.append(known())
+    complete = OutcomeFile(path)
+    complete.finish()
+    complete.close()
+
+    assert found == [["a", "b"], ["c", "a", "b"], ["a", "b", "c"], ["d", "a", "b", "c"]]
+    assert known() == []
 
 
 def test_two_runs_do_not_write_one_file(outcomes, path):
