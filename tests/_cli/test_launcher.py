@@ -15,6 +15,7 @@ import pytest
 from tests.support.cases import each
 from tests.support.commands import invoke
 from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import SQLiteJournal
 from transfer_async._cli import launcher
 
@@ -126,6 +127,14 @@ async def test_a_command_with_closed_streams_does_its_work(path, options):
         entry = await journal.read(SCOPE, KEY)
     assert entry is not None
     assert entry.order_id == "tx-seen"
+
+
+@ONLY_IN_TRIALS
+def test_pythons_exit_does_not_replace_the_exit_code_of_an_error(options):
+    program = [sys.executable, "-m", "transfer_async", "journal", "show", "no-such-key", *options]
+    for streams in ("2>/dev/full", ">/dev/full 2>/dev/full", ">&- 2>/dev/full"):
+        command = ["sh", "-c", f'exec "$@" {streams}', "sh", *program]
+        assert subprocess.run(command, check=False).returncode == 1, streams
 
 
 LOST = "stdout: cannot be written (No space left on device); the command may have done its work\n"

@@ -295,7 +295,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(
     await world.fails(OutcomeUnknown, resolve=BackOffice(f"tx-{other.id[3:].upper()}"))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert caplog.messages == 2 * ["resolve returned the order of another key; the key stays in doubt"]
+    assert caplog.messages == 2 * ["resolve returned the order of another key; the key 'k' stays in doubt"]
 
 
 async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_record(world: World):

@@ -653,7 +653,9 @@ async def _resolved(
         if is_superseded and (now.order_id, now.fingerprint) != (order_id, entry.fingerprint):
             raise doubt  # The key belongs to another intent, perhaps with another order.
         if verdict.denial is Rejection.FOREIGN:
-            log.warning("resolve returned the order of another key; the key stays in doubt")
+            log.warning(
+                "resolve returned the order of another key; the key %r stays in doubt", work.intent.key
+            )
         if not is_created:
             raise doubt
     context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)

@@ -529,6 +529,24 @@ class PaysBackEachTime(LockingBank):
 
 
 @breaks("paid-back")
+class TakesTheFeeAndKeepsIt(Bank):
+    async def place(self, intent):
+        is_new = not await self.core.holds_of(intent.id)
+        reference = await super().place(intent)
+        if is_new:
+            self.core.available -= intent.order.external_order.transaction_fee
+        return reference
+
+
+@breaks("paid-back")
+class PaysBackTheOtherCurrency(Bank):
+    async def release(self, intent, reference):
+        for hold in await self.core.holds_of(intent.id):
+            self.core.available += intent.order.matcher_amount - self.amount(intent)
+            await self.core.cancel(hold)
+
+
+@breaks("paid-back")
 class PaysBackWholeUnits(Bank):
     async def release(self, intent, reference):
         for hold in await self.core.holds_of(intent.id):
