@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.own_broker import MINE, SEND, TableBroker, TableConnection, TableDelivery, TableSlot
 from tests.contract.test_brokers import moving
+from tests.support.cases import lists
 from tests.support.trials import mostly_in_trials
 from transfer_async.testing.broker_contract import BrokerContract
 from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
@@ -25,13 +26,7 @@ KILLED = "test_a_message_survives_a_worker_killed_while_dead_lettering_it"
 WRONG = {}
 """Each wrong broker, or its wrong slot, delivery or connection, with a test that detects it."""
 
-
-def found_by(test):
-    def add(kind):
-        WRONG[kind] = test
-        return kind
-
-    return add
+found_by = lists(WRONG)
 
 
 class WrongBroker(TableBroker):

@@ -12,6 +12,19 @@ LONGEST = 300
 """The maximum length of a row in a failure message."""
 
 
+def lists(table: dict[type, str]) -> Callable[[str], Callable[[type], type]]:
+    """Return a decorator of classes that enters each class into ``table`` with the decorator's argument."""
+
+    def with_value(value: str) -> Callable[[type], type]:
+        def add(kind: type) -> type:
+            table[kind] = value
+            return kind
+
+        return add
+
+    return with_value
+
+
 def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
     """Run a test for each row of a table, and name the row in a failure.
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import aiohttp
 
+from tests.support.cases import lists
 from tests.testing.hook_trials.right_banks import (
     Bank,
     HookBank,
@@ -23,13 +24,7 @@ LOST = (TimeoutError, ConnectionError)
 WRONG = {}
 """Each wrong bank, with the name of the rule that it breaks."""
 
-
-def breaks(rule):
-    def add(kind):
-        WRONG[kind] = rule
-        return kind
-
-    return add
+breaks = lists(WRONG)
 
 
 # --- the result of place -----------------------------------------------------------------------------
