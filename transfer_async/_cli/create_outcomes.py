@@ -179,7 +179,7 @@ class OutcomeFile:
                 os.fsync(directory)
             finally:
                 os.close(directory)
-        with contextlib.suppress(OSError):  # The complete file contains a line for each of these orders.
+        with contextlib.suppress(OSError):  # If FILE has not changed, the new file contains all these orders.
             self.part.with_name(self.part.name + OLD).unlink()
 
     def close(self) -> None:
