@@ -1,7 +1,7 @@
 """The package's journals fulfil the public contract and the package's further requirements."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 from unittest import mock
 
@@ -133,6 +133,24 @@ class OurDurableContract(OurContract):
         await journal.move("live", "k2", j.claim())
 
         assert await journal.read(other, "k") is None
+
+    async def test_of_two_processes_with_new_scopes_that_look_the_same_the_first_is_accepted(
+        self, journal: Any, beside: Any, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Each process sees no keys when it checks the scopes. Both would make the same payment."""
+        check = journal._refused_scopes
+
+        async def check_before_another_commits(scopes: Iterable[str]) -> dict[str, JournalFailed]:
+            refused = await check(scopes)
+            await beside.move("live", "k", j.claim())
+            return refused
+
+        monkeypatch.setattr(journal, "_refused_scopes", check_before_another_commits)
+        for key in ("k", "k2"):
+            with pytest.raises(JournalFailed, match="keys in 'live', which looks the same"):
+                await journal.move("live ", key, j.claim())
+
+        assert await beside.scopes() == ["live"]
 
     async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
         """An earlier version accepted both, and their doubts must not become unreachable."""

@@ -96,7 +96,7 @@ async def test_a_standby_is_refused(database: str):
 
 
 class Pausing(PostgresJournal):
-    """A journal that, with a gate, pauses in its transaction after it has locked the dual-control rule."""
+    """A journal that, with a gate, pauses in its transaction after it has locked new scopes and the rules."""
 
     gate: Gate | None = None
 
@@ -106,12 +106,12 @@ class Pausing(PostgresJournal):
         return await super()._load(session, transaction)
 
 
-async def can_lock(dsn: str, sql: str) -> bool:
+async def can_lock(dsn: str, sql: str, *values: object) -> bool:
     """Return whether another transaction can take the lock of ``sql`` without waiting."""
     connection = await asyncpg.connect(dsn)
     try:
         tried = sql.replace("pg_advisory", "pg_try_advisory")
-        return bool(await connection.fetchval(tried, [SCOPE]))
+        return bool(await connection.fetchval(tried, *values))
     finally:
         await connection.close()
 
@@ -122,17 +122,30 @@ async def test_a_first_demand_and_a_decision_exclude_each_other(database: str):
         await made(journal, claim(), mark(), doubt())
         journal.gate, beside.gate = Gate(), Gate()
         decision = await journal.gate.catches(judged(journal, resolve()))
-        can_demand = await can_lock(database, journal._sql.lock_rules)
+        can_demand = await can_lock(database, journal._sql.lock_rules, [SCOPE])
         journal.gate.open()
         decided = await decision
         demanded = await beside.gate.catches(judged(beside, demand(), key=FOUR_EYES))
-        can_decide = await can_lock(database, journal._sql.share_rules)
+        can_decide = await can_lock(database, journal._sql.share_rules, [SCOPE])
         beside.gate.open()
         await demanded
 
         assert (can_demand, can_decide, decided.denial) == (False, False, None)
-        assert await can_lock(database, journal._sql.lock_rules)
+        assert await can_lock(database, journal._sql.lock_rules, [SCOPE])
         assert (await judged(journal, amend())).denial is Rejection.ALONE
+
+
+async def test_only_one_worker_at_a_time_uses_a_new_scope(database: str):
+    """A new scope has no row to lock. Without this, two that look the same could both be accepted."""
+    async with Pausing(database) as journal:
+        lock = journal._sql.one_new_scope_at_a_time
+        journal.gate = Gate()
+        move = await journal.gate.catches(judged(journal, claim()))
+        can_use_another = await can_lock(database, lock)
+        journal.gate.open()
+        await move
+
+        assert (can_use_another, await can_lock(database, lock)) == (False, True)
 
 
 # --- rights -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -55,26 +55,6 @@ async def test_a_scope_that_was_not_stored_shares_no_number_with_another(path: P
             claimed = await journal.move(scope, "k", claim(number))
             assert claimed is not None
             assert claimed.entry.intent_id == f"intent-{number}"
-
-
-async def test_of_two_processes_with_new_scopes_that_look_the_same_the_first_is_accepted(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Each process sees no keys when it checks the scopes. Both would make the same payment."""
-    async with SQLiteJournal(path) as first, SQLiteJournal(path) as second:
-        check = second._refused_scopes
-
-        async def check_first(scopes: Iterable[str]) -> dict[str, JournalFailed]:
-            refused = await check(scopes)
-            await first.move("live", "k", claim())
-            return refused
-
-        monkeypatch.setattr(second, "_refused_scopes", check_first)
-        for key in ("k", "k2"):
-            with pytest.raises(JournalFailed, match="keys in 'live', which looks the same"):
-                await second.move("live ", key, claim())
-
-        assert await first.scopes() == ["live"]
 
 
 async def test_the_first_transition_creates_the_file(path: Path):

@@ -6,14 +6,14 @@ import enum
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from attrs import field, frozen
 
-from transfer_async._models.errors import Cause, CauseKind, Outcome, is_final_no
+from transfer_async._models.errors import Cause, CauseKind, JournalFailed, Outcome, is_final_no
 from transfer_async._models.requests import UNSEEN, OrderIntent
 
 LEASE = 60.0
@@ -501,6 +501,20 @@ def similar_scope_refusal(scope: str, other: str, *, argument: str = "scope=") -
         f"the journal has no keys in the scope {scope!r}, but keys in {other!r}, which looks the same: if "
         f"both mean the same service, pass {argument}{other!r}; otherwise choose a scope that differs more"
     )
+
+
+def refuse_similar_scopes(new: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse new scopes that look like a known one, while no other process can write a key of a new scope.
+
+    `DurableJournal` checks the scopes, too, but between its check and the write, another process may use its
+    first scope.
+
+    Raises:
+        JournalFailed: a scope looks like a known one.
+    """
+    for scope in new:
+        if (other := similar_scope(scope, known)) is not None:
+            raise JournalFailed(similar_scope_refusal(scope, other))
 
 
 def is_same_person(name: str, other: str) -> bool:

@@ -27,6 +27,7 @@ from transfer_async._support.util import checked_database, positive_seconds
 from transfer_async.journal.audit import Audit, AuditStatements
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
+from transfer_async.journal.model import FOUR_EYES, refuse_similar_scopes
 from transfer_async.journal.postgres_sql import (
     STEPPED,
     WRITTEN,
@@ -119,6 +120,9 @@ class PostgresJournal(DurableJournal):
         )
         self._audit = Audit(self._query, audit)
         self._server_time = EstimatedServerClock()
+        self._stored_scopes: set[str] = set()
+        """The scopes that have committed keys."""
+
         self._schema = schema
         self._sessions: Sessions | None = None
         self._opening: asyncio.Lock | None = None
@@ -240,7 +244,9 @@ class PostgresJournal(DurableJournal):
         """See `DurableJournal`."""
         backoff = Backoff(self._timeout)
         async with asyncio.timeout_at(backoff.end):
-            left = await self._commit_optimistically(wanted)
+            left: Sequence[PendingMove] = wanted
+            if {pending.place[0] for pending in wanted} <= self._stored_scopes:
+                left = await self._commit_optimistically(wanted)
 
         async def decided() -> Transaction:
             transaction = Transaction(left, self._cache, seal=self._seal)
@@ -287,6 +293,7 @@ class PostgresJournal(DurableJournal):
 
     async def _commit_once(self, transaction: Transaction) -> None:
         async with self._transaction() as session:
+            await self._refuse_similar_scopes(session, {scope for scope, _ in transaction.places})
             await self._lock_rules(session, transaction.rules)
             now = await self._load(session, transaction)
             committed = (
@@ -308,6 +315,13 @@ class PostgresJournal(DurableJournal):
         if transaction.tokens_without_entry.intersection(committed):
             raise Conflict  # The unknown commit arrived after the rows were read.
         return committed
+
+    async def _refuse_similar_scopes(self, session: Session, scopes: set[str]) -> None:
+        if new := scopes - self._stored_scopes:
+            await session.execute(self._sql.one_new_scope_at_a_time)
+            known = [scope for (scope,) in await session.fetch(self._sql.scopes, FOUR_EYES)]
+            self._stored_scopes.update(known)
+            refuse_similar_scopes(new, known)
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
         """Lock the scopes' dual-control rules, exclusively if a transition may change the rule."""
@@ -345,12 +359,11 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
-        sessions, asyncpg = await self._opened(), driver()
-        unharmed = (Conflict, asyncpg.IntegrityConstraintViolationError)
+        sessions = await self._opened()
         try:
-            async with sessions.one(unharmed_by=unharmed) as session:
+            async with sessions.one(unharmed_by=_refusals()) as session:
                 yield session
-        except asyncpg.UndefinedTableError:  # An upgrade renames the table.
+        except driver().UndefinedTableError:  # An upgrade renames the table.
             async with sessions.one() as session:
                 refuse_another_version(self._name, await session.fetch_value(self._sql.version))
             raise
@@ -362,7 +375,7 @@ class PostgresJournal(DurableJournal):
             await session.execute(self._sql.begin)
             try:
                 yield session
-            except (Conflict, driver().IntegrityConstraintViolationError):
+            except _refusals():
                 await session.execute("ROLLBACK")
                 raise
 
@@ -408,6 +421,11 @@ class PostgresJournal(DurableJournal):
                 return count
 
         return await self._with_retries(pruned)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the errors after which the session can still be used, once its transaction is rolled back."""
+    return Conflict, JournalFailed, driver().IntegrityConstraintViolationError
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:

@@ -88,7 +88,9 @@ class Statements:
         )
         # A prepared statement keeps its plan, and a plan made for few keys would later scan whole tables.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
-        # A rule that is not stored yet has no row to lock. These locks are always acquired before row locks.
+        # A scope or rule that is not stored yet has no row to lock. These locks are always acquired in this
+        # order, and before row locks.
+        self.one_new_scope_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema} scopes'), 0)"
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
         self.share_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
         self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"

@@ -24,7 +24,7 @@ from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
 from transfer_async.journal.audit import Audit, AuditStatements
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
-from transfer_async.journal.model import BELIEVED, FOUR_EYES, similar_scope, similar_scope_refusal
+from transfer_async.journal.model import BELIEVED, FOUR_EYES, refuse_similar_scopes
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
     PAGE,
@@ -287,6 +287,8 @@ class _File(OpenFile):
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         super().__init__(path, timeout=timeout, make=make)
         self._scopes: dict[str, int] = {}
+        self._stored_scopes: set[str] = set()
+        """The scopes that have committed keys."""
 
     def _prepare(self, path: Path) -> None:
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
@@ -318,16 +320,11 @@ class _File(OpenFile):
             self._roll_back()
             raise
 
-    def _refuse_similar_scopes(self, scopes: Iterable[str]) -> None:
-        """Check the scopes that this connection has not used yet, while no other process can write.
-
-        Since `DurableJournal` checked them, another process may have used its first scope.
-        """
-        if new := [scope for scope in scopes if scope not in self._scopes]:
+    def _refuse_similar_scopes(self, scopes: set[str]) -> None:
+        if new := scopes - self._stored_scopes:
             known = [name for (name,) in self.query(_Queries.scopes, FOUR_EYES)]
-            for scope in new:
-                if (other := similar_scope(scope, known)) is not None:
-                    raise JournalFailed(similar_scope_refusal(scope, other))
+            self._stored_scopes.update(known)
+            refuse_similar_scopes(new, known)
 
     def _roll_back(self) -> None:
         self._scopes.clear()  # A cached scope may have been created in this transaction.
