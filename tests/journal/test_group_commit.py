@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -352,42 +351,6 @@ async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(
 
 
 # --- scopes -------------------------------------------------------------------------------------
-
-
-async def test_a_transition_fails_if_the_scopes_cannot_be_read(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """Otherwise a scope could be accepted that looks like one with keys, and its payments made again."""
-    await store.move("live", "k", claim())
-    with monkeypatch.context() as down:
-        down.setattr(store, "scopes", AsyncMock(side_effect=TimeoutError))
-        with pytest.raises(JournalFailed, match="TimeoutError"):
-            await store.move("Live", "k", claim())
-    with pytest.raises(JournalFailed, match="looks the same"):
-        await store.move("Live", "k", claim())
-
-    assert [*store.rows] == [("live", "k")]
-
-
-async def test_of_two_new_scopes_in_one_batch_that_look_the_same_the_first_is_accepted(store: Store):
-    names = ("live", "Live", "test", "LIVE", "live")
-    moves = [store.move(name, f"k{number}", claim()) for number, name in enumerate(names)]
-    results = await asyncio.gather(*moves, return_exceptions=True)
-
-    assert [type(result).__name__ for result in results] == [
-        *("TransitionResult", "JournalFailed", "TransitionResult", "JournalFailed", "TransitionResult")
-    ]
-
-
-async def test_of_two_new_scopes_in_concurrent_commits_that_look_the_same_the_first_is_accepted():
-    store = Store(concurrent_commits=2)
-    gate = store.gate = Gate()
-    first = await gate.catches(store.move("live", "k", claim()))
-    second = asyncio.ensure_future(store.move("Live", "k", claim()))
-    await turns(5)
-    gate.open()
-    await asyncio.wait([first, second])
-
-    assert isinstance(second.exception(), JournalFailed)
-    assert [*store.rows] == [("live", "k")]
 
 
 async def test_two_concurrent_commits_warn_only_once_of_a_new_scope(

@@ -38,8 +38,7 @@ from transfer_async.journal.model import (
     KeyState,
     Rejection,
     TransitionResult,
-    scope_as_seen,
-    similar_scope_refusal,
+    similar_scope,
 )
 from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
@@ -124,7 +123,7 @@ class DurableJournal(abc.ABC):
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """Load, decide and write the transitions until all are durable, and then call `_settle`.
 
-        The store must be open.
+        The store must be open. Before it writes keys of a new scope, it calls `refuse_similar_scopes`.
         """
 
     @abc.abstractmethod
@@ -430,14 +429,10 @@ class DurableJournal(abc.ABC):
         new_scopes = [scope for scope in scopes if scope not in self._scopes_seen]
         try:
             await self._open()
-            refused = await self._refused_scopes(new_scopes) if new_scopes else {}
+            if new_scopes:
+                await self._warn_of_new_scopes(new_scopes)
         except BaseException as error:  # noqa: BLE001 - raised in each caller
             _fail(wanted, error)
-            return
-        for scope, refusal in refused.items():
-            _fail([pending for pending in wanted if pending.place[0] == scope], refusal)
-        wanted = [pending for pending in wanted if pending.place[0] not in refused]
-        if not wanted:
             return
         try:
             await self._commit(wanted)
@@ -457,29 +452,14 @@ class DurableJournal(abc.ABC):
             if not pending.result.done():
                 pending.result.set_result(result)
 
-    async def _refused_scopes(self, scopes: Iterable[str]) -> dict[str, JournalFailed]:
-        """Return the error for each scope without keys whose name looks like that of another scope.
+    async def _warn_of_new_scopes(self, scopes: Iterable[str]) -> None:
+        """Log a warning, once, for each scope without keys, because the service's address may have changed.
 
-        The two names probably mean the same service. Under the new name every key would be free, so payments
-        that were already made would be made again. If their names differ clearly, only log a warning, once,
-        because the service's address may have changed.
+        If a scope looks like one that has keys, `_commit` refuses it; see `refuse_similar_scopes`.
         """
-        refused: dict[str, JournalFailed] = {}
         known = await self.scopes()
-        self._scopes_seen.update(known)
-        # A concurrent commit may have checked a scope meanwhile.
-        unknown = [scope for scope in scopes if scope not in self._scopes_seen]
-        if not unknown:
-            return refused
-        # A scope that this process has accepted may have no keys until its commit ends.
-        alike = {scope_as_seen(other): other for other in self._scopes_seen}
-        for scope in unknown:
-            other = alike.setdefault(scope_as_seen(scope), scope)
-            if other != scope:
-                refused[scope] = JournalFailed(similar_scope_refusal(scope, other))
-                continue
-            self._scopes_seen.add(scope)
-            if known:
+        for scope in scopes:  # A concurrent commit may have added a scope meanwhile.
+            if known and scope not in (*self._scopes_seen, *known) and similar_scope(scope, known) is None:
                 log.warning(
                     "the journal has keys in the scope %r, but none in %r: if only the service's address has "
                     "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
@@ -488,7 +468,8 @@ class DurableJournal(abc.ABC):
                     scope,
                     known[0],
                 )
-        return refused
+            self._scopes_seen.add(scope)
+        self._scopes_seen.update(known)
 
 
 def _loop_time() -> float:

@@ -6,7 +6,7 @@ import enum
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -503,17 +503,19 @@ def similar_scope_refusal(scope: str, other: str, *, argument: str = "scope=") -
     )
 
 
-def refuse_similar_scopes(new: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse new scopes that look like a known one, while no other process can write a key of a new scope.
+def refuse_similar_scopes(new: set[str], known: Sequence[str]) -> None:
+    """Refuse each scope without keys whose name looks like that of another scope.
 
-    `DurableJournal` checks the scopes, too, but between its check and the write, another process may use its
-    first scope.
+    The two names probably mean the same service. Under the new name every key would be free, so payments
+    that were already made would be made again. A store calls this function while no other process can write
+    the first key of a scope.
 
     Raises:
-        JournalFailed: a scope looks like a known one.
+        JournalFailed: a new scope looks like a known one or like another new one.
     """
-    for scope in new:
-        if (other := similar_scope(scope, known)) is not None:
+    alike = {scope_as_seen(other): other for other in known}
+    for scope in new.difference(known):
+        if (other := alike.setdefault(scope_as_seen(scope), scope)) != scope:
             raise JournalFailed(similar_scope_refusal(scope, other))
 
 
