@@ -260,5 +260,5 @@ class Report:
             yield f"{name:<40}{count:>7}"
         yield from (f"  {kind}: {why}" for kind, why in self.violations[:SHOWN])
         if not self.violations and (trials := sum(self.counts[name] for name in TRIED)):
-            share = f"{3 / trials:.2%}"
-            yield f"none in {trials} trials: with 95 % confidence fewer than {share} of them do harm"
+            share = f"{min(1.0, 3 / trials):.2%}"
+            yield f"none in {trials} trials: with 95 % confidence, at most {share} of them do harm"
