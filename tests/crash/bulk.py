@@ -13,7 +13,7 @@ from tests.crash.processes import ChangeCount, Runs, as_options
 from tests.crash.service import service
 from tests.crash.setting import SCOPE, Place
 from tests.crash.verdict import Evidence, Faults, Report, of_the_key, of_the_telling
-from tests.support.order_files import csv_file, rows, told
+from tests.support.order_files import csv_file, outcomes_in, rows
 from transfer_async._cli.servers import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
         file = csv_file(directory / "orders.csv", options.lines, held="")
         _run_until_done(options, file, place, report)
     path = file.with_name(f"{file.name}.outcomes.jsonl")
-    outcomes = told(path) if path.exists() else []
+    outcomes = outcomes_in(path) if path.exists() else []
     report.counts["lines in the outcome file"] = len(outcomes)
     book = Book(place.path("told"))
     for one in outcomes:
