@@ -88,14 +88,16 @@ def _decided_in_the_end(
     rows = [f"key-{n},{name},{order_id.format(n)},looked it up,3\n" for n in range(options.rows)]
     (where / "rows.csv").write_text("key,decision,order_id,reason,seen\n" + "".join(rows), encoding="utf-8")
     settings = {"from": where / "rows.csv", "journal": where / "journal.db", "scope": SCOPE, "by": "ada"}
-    words = ["journal", name, *as_options(settings)]
-    words += ["--yes", "--settle-after", "0"] if name == "refute" else []
+    arguments = ["journal", name, *as_options(settings)]
+    arguments += ["--yes", "--settle-after", "0"] if name == "refute" else []
     decided, undecided = (DECISIONS[name].value, 1), (KeyState.IN_DOUBT.value, 0)
     while True:
         began = time.monotonic()
         due = began + chance.uniform(0.0, 1.1) * longest
         until = began + PATIENCE
-        runs = Runs(words=words, options=options, report=report, codes=(0,), chance=chance, until=until)
+        runs = Runs(
+            arguments=arguments, options=options, report=report, codes=(0,), chance=chance, until=until
+        )
         was_killed = runs.kill(partial(_is_over, due))
         took = time.monotonic() - began
         report.counts["came to their end"] += not was_killed

@@ -27,10 +27,10 @@ SERVER.set_forkserver_preload(
 
 def trial(*options: object, patience: int = PATIENCE) -> tuple[int | None, str]:
     """Run a trial. Return its exit code and its output."""
-    words = [*map(str, options), "--patience", str(patience)]
+    arguments = [*map(str, options), "--patience", str(patience)]
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "output"
-        process = SERVER.Process(target=main_into, args=(output, words), daemon=True)
+        process = SERVER.Process(target=main_into, args=(output, arguments), daemon=True)
         process.start()
         process.join()
         return process.exitcode, output.read_text(encoding="utf-8")
@@ -156,9 +156,9 @@ def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: 
     [("sqlite", "upgrade-of-a-file-in-halves"), ("postgres", "upgrade-of-tables-in-halves")],
 )
 def test_an_upgrade_in_two_transactions_is_noticed(journal: str, fault: str, size: int):
-    words = ("upgrades", "--journal", journal, "--kills", size, "--planted", fault)
+    arguments = ("upgrades", "--journal", journal, "--kills", size, "--planted", fault)
 
-    assert "halves: version 1 with keys_2" in trial(*words)[1]
+    assert "halves: version 1 with keys_2" in trial(*arguments)[1]
 
 
 FAULTS = {
@@ -179,7 +179,7 @@ def test_a_fault_in_the_workers_is_noticed(fault: str, violation: str, size: int
 BROKER_FAULTS = [
     ("dead-request-is-sent-again", "duplicate"),
     pytest.param("message-is-acknowledged-first", "unended", marks=pytest.mark.trial(long=20)),
-    pytest.param("pending-notifications-are-not-published", "untold", marks=pytest.mark.trial(long=20)),
+    pytest.param("pending-notifications-are-not-published", "unreported", marks=pytest.mark.trial(long=20)),
 ]
 
 

@@ -126,7 +126,7 @@ class Harness:
             self._listen(stopping=True)
             self._time_comes(time.monotonic())
         if self._workers:
-            self.report.trouble("workers did not come to their end when told to")
+            self.report.trouble("workers did not come to their end when asked to")
 
     def _is_done(self) -> bool:
         is_idle = not any(one.out or one.paused_at for one in self._workers.values())

@@ -196,7 +196,7 @@ LOOK_EVERY = 0.3
 
 
 def work(end: socket.socket, *, place: Place, fault: str | None, seed: int) -> None:
-    """Work until told to stop."""
+    """Work until asked to stop."""
     plant_for_good(fault)
     asyncio.run(_Worker(Channel(end), place, seed).run())
 
@@ -207,7 +207,7 @@ class _Worker:
         self._place = place
         self._chance = random.Random(seed)
         self._fate = Fate(channel)
-        self._told = Book(place.path("told"))
+        self._outcomes = Book(place.path("outcomes"))
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_recovery = Delivery(-1, "")
         self._sides: list[_Side] = []
@@ -272,17 +272,17 @@ class _Worker:
         try:
             try:
                 order = await client.create_order(order_of(delivery.key), key=delivery.key)
-                said = {"ended": "created", "order": order.id}
+                result = {"ended": "created", "order": order.id}
             except TransferError as error:
-                said = _said(error)
+                result = _result_of(error)
         except Exception as error:  # noqa: BLE001 - any other error must be reported
             self._channel.tell(broken=f"{delivery.key}: {error!r}")
             return
         await self._fate.meet(Point.SETTLED)
         delivery.point = None  # too late for any other fate
-        if "ended" in said:
-            self._told.write(delivery.key, said["ended"], said.get("order") or "-")
-        self._channel.tell(delivery=delivery.number, **said)
+        if "ended" in result:
+            self._outcomes.write(delivery.key, result["ended"], result.get("order") or "-")
+        self._channel.tell(delivery=delivery.number, **result)
 
     async def _recover_again_and_again(self) -> None:
         at_work.set(self._at_recovery)
@@ -309,7 +309,7 @@ class _Worker:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_EVERY)
 
 
-def _said(error: TransferError) -> dict[str, Any]:
+def _result_of(error: TransferError) -> dict[str, Any]:
     """Return the outcome of a failed call, or the time until it is delivered again."""
     if isinstance(error, AlreadyCreated):
         return {"ended": "created", "order": error.order_id}
