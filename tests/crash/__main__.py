@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.add_argument("--kills", type=int, default=0, help="processes that are killed")
     common.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
     common.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
-    common.add_argument("--patience", type=float, default=600.0, help="seconds until it is ended early")
+    common.add_argument("--timeout", type=float, default=600.0, help="seconds until it is ended early")
     trials = parser.add_subparsers(dest="trial", required=True)
     for trial in TRIALS:
         own = trials.add_parser(trial, parents=[common]).add_argument

@@ -46,7 +46,7 @@ def _reported_once(one: Evidence) -> Faults:
 
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:
     """Kill as many runs as wanted, then let one end."""
-    chance, until = random.Random(options.seed), time.monotonic() + options.patience
+    chance, until = random.Random(options.seed), time.monotonic() + options.timeout
     arguments = _arguments(options, file, place)
     runs = Runs(arguments=arguments, options=options, report=report, codes=ENDS, chance=chance, until=until)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")

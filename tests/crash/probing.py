@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     report = Report(f"probe, a cap of {CAP} orders, seed {options.seed}")
     rounds: list[_Round] = []
     with service(directory, options, report, journal="", faults=FAULTS) as place:
-        chance, until = random.Random(options.seed), time.monotonic() + options.patience
+        chance, until = random.Random(options.seed), time.monotonic() + options.timeout
         while report.counts["kills"] < options.kills and time.monotonic() < until:
             rounds.append(_Round(directory, len(rounds)))
             _kill_and_end(rounds[-1], options, chance, until, report)

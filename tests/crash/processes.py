@@ -226,7 +226,7 @@ def beside(
     finally:
         child.tell(stop=True)
         if not await_end(child, LAST_WORDS):
-            trouble(f"{what} did not come to its end when asked to")
+            trouble(f"{what} did not end when asked to")
         elif child.code:
             trouble(f"{what} ended with {child.code}")
 

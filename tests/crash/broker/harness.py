@@ -86,7 +86,7 @@ class Harness:
         self.place, self.customers, self.report = place, customers, report
         self._chance = random.Random(options.seed)
         self._workers: dict[Child, _Worker] = {}
-        self._until = time.monotonic() + options.patience
+        self._until = time.monotonic() + options.timeout
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Harness:
         restarts = [wanted * (at + 1) // (times + 1) for at in range(times)]
         while self.report.counts["kills"] < wanted:
             if time.monotonic() > self._until:
-                self.report.trouble(f"it did not come to its end within {self.options.patience:g} s")
+                self.report.trouble(f"it did not end within {self.options.timeout:g} s")
                 return
             self._await_outcomes()
             # A pause or a wake-up can follow at any time.
@@ -175,7 +175,7 @@ class Harness:
         while self._workers and time.monotonic() < until:
             self._bury(until - time.monotonic())
         if self._workers:
-            self.report.trouble("workers did not come to their end when asked to")
+            self.report.trouble("workers did not end when asked to")
 
     def _await(self, word: str) -> None:
         """Wait until the customers send a message that contains ``word``. Resume paused workers meanwhile."""
@@ -184,4 +184,4 @@ class Harness:
             for _, message in listen([self.customers], 0.1):
                 if message is not None and word in message:
                     return
-        self.report.trouble(f"it was never {word}, within {self.options.patience:g} s")
+        self.report.trouble(f"it was never {word}, within {self.options.timeout:g} s")

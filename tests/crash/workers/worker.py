@@ -23,7 +23,7 @@ from attrs import define, frozen
 
 from tests.crash.bank import Bank, Book
 from tests.crash.processes import Channel
-from tests.crash.setting import LEASE, PATIENCE, POLICY, SCOPE, Place, Point, order_of
+from tests.crash.setting import LEASE, POLICY, SCOPE, TIMEOUT, Place, Point, order_of
 from tests.mutation.in_process import plant_for_good
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._http.transport import ExchangeResult, Transport
@@ -343,7 +343,7 @@ class _Side:
 PAUSE = 0.2
 DEATHS = 0.05
 LOCKS = 0.01
-LOCKED = 1.2 * PATIENCE
+LOCKED = 1.2 * TIMEOUT
 """The seconds for which a visitor may lock a file: longer than the workers wait, so that their calls fail."""
 
 
@@ -368,6 +368,6 @@ async def _look_or_die(place: Place, chance: random.Random) -> None:
 
 
 def _lock(path: str) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=TIMEOUT)) as db:
         db.execute("BEGIN IMMEDIATE")
         time.sleep(LOCKED)
