@@ -134,6 +134,7 @@ async def test_a_commit_that_lands_while_being_looked_up_counts_as_committed(dat
     choose = Once(Cut.LATE)
     async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
         async with RecordedJournal(proxy.dsn) as journal:
+            await made(journal, claim())  # The next commits do not lock the scope.
             for number in range(10):  # repeated, because the result depends on the server's timing
                 choose.armed = True
                 await made(journal, claim(), key=f"k-{number}")

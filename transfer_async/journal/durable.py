@@ -113,6 +113,9 @@ class DurableJournal(abc.ABC):
 
         self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
+        self._stored_scopes: set[str] = set()
+        """The scopes that have committed keys."""
+
         self._closed = False
         self._commit_seconds = 0.0
         self._bound_to: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -458,8 +461,10 @@ class DurableJournal(abc.ABC):
         If a scope looks like one that has keys, `_commit` refuses it; see `refuse_similar_scopes`.
         """
         known = await self.scopes()
-        for scope in scopes:  # A concurrent commit may have added a scope meanwhile.
-            if known and scope not in (*self._scopes_seen, *known) and similar_scope(scope, known) is None:
+        self._stored_scopes.update(known)
+        # A concurrent commit may have checked a scope meanwhile.
+        for scope in set(scopes) - self._scopes_seen - self._stored_scopes:
+            if known and similar_scope(scope, known) is None:
                 log.warning(
                     "the journal has keys in the scope %r, but none in %r: if only the service's address has "
                     "changed, pass scope=%r; otherwise every key is free, and every payment may be made "
@@ -468,8 +473,7 @@ class DurableJournal(abc.ABC):
                     scope,
                     known[0],
                 )
-            self._scopes_seen.add(scope)
-        self._scopes_seen.update(known)
+        self._scopes_seen.update(scopes)
 
 
 def _loop_time() -> float:

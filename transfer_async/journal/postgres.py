@@ -120,9 +120,6 @@ class PostgresJournal(DurableJournal):
         )
         self._audit = Audit(self._query, audit)
         self._server_time = EstimatedServerClock()
-        self._stored_scopes: set[str] = set()
-        """The scopes that have committed keys."""
-
         self._schema = schema
         self._sessions: Sessions | None = None
         self._opening: asyncio.Lock | None = None
