@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bank import World, new_order
 from tests.support.cases import each
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from transfer_async import (
     NO_ORDER,
     AttemptFailed,
@@ -161,7 +161,9 @@ async def test_replaying_an_order_publishes_no_event(world: World):
 # --- observers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)
+@pytest.mark.parametrize(
+    "error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=stable_repr
+)
 def test_a_failing_observer_is_logged_and_the_others_still_get_the_event(caplog, error):
     def fail(_):
         raise error

@@ -137,7 +137,7 @@ async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Ope
 
     assert again == first
     assert why == "key: must be in doubt; it is created (tx-seen)"
-    assert (await world.told())[-1] == "resolve: created"
+    assert (await world.history())[-1] == "resolve: created"
     assert [step.by for step in await desk.history("k")].count("bola") == 0
     assert len(world.events_of(Resolved)) == 1
 
@@ -153,7 +153,7 @@ async def test_a_dead_workers_request_as_seen_becomes_a_doubt_first(world: World
     assert view.state is KeyState.SENDING
     assert [type(event) for event in world.events] == [OrderInDoubt, Resolved]
     assert (world.events[0].key, world.events_of(OrderInDoubt)[0].error) == ("k", "Abandoned")
-    assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
+    assert (await world.history())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
 async def test_a_live_workers_request_cannot_be_resolved(world: World):

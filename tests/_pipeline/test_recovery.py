@@ -283,7 +283,7 @@ async def test_recovery_leaves_work_that_another_worker_took_meanwhile(
     world.meanwhile(at, lambda: others(world))
 
     assert await world.recover() == RecoveryReport()
-    assert (await world.told())[-1] == told
+    assert (await world.history())[-1] == told
     assert len(world.bank.released) == (others is World.recover)
 
 

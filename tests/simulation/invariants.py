@@ -252,7 +252,7 @@ def every_key_keeps_its_promises(world: "World") -> Iterator[str]:
         one = KeyEvidence(
             key=key,
             orders=[order.id for order in made],
-            told=[
+            reported=[
                 ("created", call.order.id) for call in world.witness.records if call.order and call.key == key
             ],
             entry=_without_the_stubborn(world, entry),
