@@ -132,9 +132,9 @@ async def test_each_step_of_an_order_is_published_as_an_event(world: World, faul
     async with world.client(resolve=resolve, settle_after=0.0) as client:
         await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
 
-    told = [*((kind, {}) for kind in (Claimed, HookPassed, AttemptStarted)), *then]
-    assert [type(event) for event in world.events] == [kind for kind, _ in told]
-    for event, (_, fields) in zip(world.events, told, strict=True):
+    expected = [*((kind, {}) for kind in (Claimed, HookPassed, AttemptStarted)), *then]
+    assert [type(event) for event in world.events] == [kind for kind, _ in expected]
+    for event, (_, fields) in zip(world.events, expected, strict=True):
         assert {name: getattr(event, name) for name in fields} == fields
 
 
