@@ -325,9 +325,11 @@ async def test_a_waiting_call_is_cut_off_once_the_outcome_is_recorded(
         if is_closed:
             await client.close(timeout=0)
             error = await banks.failure(caller)
-            told = "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
-            assert (type(error).__name__, error.key, error.order_may_exist) == (told, "k", ending is None)
-            assert told != "ClientClosed" or error.__cause__ is None
+            expected = (
+                "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
+            )
+            assert (type(error).__name__, error.key, error.order_may_exist) == (expected, "k", ending is None)
+            assert expected != "ClientClosed" or error.__cause__ is None
         else:
             await cancelled(caller)
         log = [*world.bank.log]

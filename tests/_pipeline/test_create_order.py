@@ -268,15 +268,15 @@ async def test_the_error_of_an_answer_has_its_key_attempts_and_receipts(
 ):
     """tests/faults/test_failure_table.py covers all responses and their errors."""
     world.sandbox.faults.add(fault, times=None)
-    told = await world.fails(error, retry=RetryPolicy(attempts=2))
+    failure = await world.fails(error, retry=RetryPolicy(attempts=2))
 
-    assert type(told) is error
-    assert (told.outcome, told.order_may_exist) == (outcome, may_exist)
+    assert type(failure) is error
+    assert (failure.outcome, failure.order_may_exist) == (outcome, may_exist)
     assert bool(world.bank.open) is may_exist
-    assert told.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert told.key == "k"
-    assert len(told.attempts) == (2 if error is RateLimited else 1)
-    assert told.attempts[-1].outcome is outcome
+    assert failure.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert failure.key == "k"
+    assert len(failure.attempts) == (2 if error is RateLimited else 1)
+    assert failure.attempts[-1].outcome is outcome
 
 
 async def test_an_order_whose_connection_is_refused_was_not_sent_and_is_undone(closed_port: int):
