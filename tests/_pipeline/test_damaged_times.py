@@ -23,7 +23,7 @@ from transfer_async.testing import make_order
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """Yield a world with two keys in doubt, one of which can be damaged."""
+    """Yield a world with two keys in doubt. One of them can be damaged."""
     async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         await world.in_doubt("other")
         await world.in_doubt("damaged")

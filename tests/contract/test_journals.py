@@ -201,7 +201,7 @@ class TestSQLite(OurDurableContract):
         return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
 
 
-@ONLY_IN_TRIALS  # the base of the wrong journals, some of which run by default
+@ONLY_IN_TRIALS  # the base of the wrong journals; some of them run by default
 class TestOwn(OurContract):
     stories = 3
 

@@ -76,7 +76,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
-@pytest.mark.timeout(3600)  # The test takes only CPU time, of which a busy machine has little.
+@pytest.mark.timeout(3600)  # The test takes only CPU time, and a busy machine has little of it.
 @pytest.mark.trial(short=6, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant_and_every_modelled_row_is_asked_for(size: int):
     found = explored(size)

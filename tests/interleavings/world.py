@@ -935,7 +935,7 @@ class World:
         entry = self.entry(state)
         assert entry is not None
         if pending not in entry.pending_notifications:
-            yield "told already", self._idle(state, at)
+            yield "published already", self._idle(state, at)
             return
         is_suspected = any(other.error == SUSPECTED for other in entry.pending_notifications)
         may_exist = is_suspected or entry.state is not KeyState.FREE

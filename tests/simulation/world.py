@@ -264,7 +264,7 @@ class Worker:
             await self._publish(outcome)
 
     async def _take_late(self, client: TransferClient, record: Record, arguments: Any) -> None:
-        """Run two orders of a batch, of which one result may wait while the other is stored."""
+        """Run two orders of a batch. One result may wait while the other is stored."""
         world, wish = self.world, OrderRequest(record.wish, **arguments)
         requests = [OrderRequest(cast("Any", None)), wish]
         taken: OrderResult | None = None
@@ -317,7 +317,7 @@ class Worker:
     async def _tell(self, handler: Handler) -> None:
         with suppress(TransferError):  # the journal failed; the next run publishes the outcome
             async for outcome in handler.untold():
-                self.world.saw("end of a doubt told")
+                self.world.saw("end of a doubt published")
                 await self._publish(outcome)
                 await handler.told(outcome)
 
@@ -343,7 +343,7 @@ class Worker:
                     await client.resolve(doubt.key, order_id=seen.id, **details)
                 else:
                     await client.refute(doubt.key, **details)
-                world.saw("operator heard")
+                world.saw("operator decided")
 
     async def _by_two(self, client: TransferClient, doubt: Doubt, order_id: str | None) -> None:
         """Let a person propose a decision, or approve another person's proposal."""
