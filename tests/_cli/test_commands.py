@@ -36,35 +36,35 @@ async def sandbox(monkeypatch):
 
 def test_a_log_line_contains_no_control_characters():
     """Without this, a broker's error text could overwrite what an operator reads."""
-    said: list[str] = []
+    logged: list[str] = []
     logger = logging.getLogger("of a broker")
-    with output.logged(logger, said.append, form="%(message)s"):
+    with output.logged(logger, logged.append, form="%(message)s"):
         logger.warning("refused: \x1b[2J\x9b\u202e\nøre")
 
-    assert said == ["refused: ?[2J??\nøre"]
+    assert logged == ["refused: ?[2J??\nøre"]
 
 
 # --- the app ---------------------------------------------------------------------------------------
 
 
 @each(
-    ("words", "commands", "groups"),
+    ("arguments", "commands", "groups"),
     [
         (["create", "--help"], ["create"], []),
         (["verify-hooks", "journal"], ["verify_hooks"], []),
         (["journal", "list"], [], ["journal"]),
     ],
 )
-def test_only_the_requested_command_is_built(words, commands, groups):
-    alone = narrowed(app, words)
+def test_only_the_requested_command_is_built(arguments, commands, groups):
+    alone = narrowed(app, arguments)
 
     assert [one.callback.__name__ for one in alone.registered_commands] == commands
     assert [one.name for one in alone.registered_groups] == groups
 
 
-@each("words", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
-def test_all_commands_are_built_unless_a_command_comes_first(words):
-    assert narrowed(app, words) is app
+@each("arguments", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
+def test_all_commands_are_built_unless_a_command_comes_first(arguments):
+    assert narrowed(app, arguments) is app
 
 
 def test_without_typer_one_line_says_how_to_install_it(monkeypatch, capsys):
@@ -252,18 +252,18 @@ def test_a_port_in_use_is_reported_and_nothing_is_printed():
 async def test_the_exports_can_be_pasted_and_a_signal_ends_the_sandbox_and_leaves_nothing_behind(number):
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     handlers = list(logging.getLogger("transfer_async.sandbox").handlers)
-    said: list[str] = []
+    lines: list[str] = []
 
     def say(line: str) -> None:
-        said.append(line)
+        lines.append(line)
         if line.startswith("export TRANSFER_API_TOKEN"):
             os.kill(os.getpid(), number)
 
     async with asyncio.timeout(60):
         await servers.serve_sandbox(Sandbox(token="it's;mine"), say=say, log=lambda _: None)
 
-    assert said[2] == f"export TRANSFER_BASE_URL={said[0].split()[3].rstrip(',')}"
-    assert said[3] == """export TRANSFER_API_TOKEN='it'"'"'s;mine'"""
-    assert said[-1] == "sandbox stopped"
+    assert lines[2] == f"export TRANSFER_BASE_URL={lines[0].split()[3].rstrip(',')}"
+    assert lines[3] == """export TRANSFER_API_TOKEN='it'"'"'s;mine'"""
+    assert lines[-1] == "sandbox stopped"
     assert {one: signal.getsignal(one) for one in before} == before
     assert logging.getLogger("transfer_async.sandbox").handlers == handlers

@@ -123,12 +123,12 @@ FALSE_CLAIMS = {
 }
 
 
-@pytest.mark.parametrize(("change", "told"), FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
-async def test_a_false_claim_fails_the_demo(change, told, monkeypatch):
+@pytest.mark.parametrize(("change", "message"), FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
+async def test_a_false_claim_fails_the_demo(change, message, monkeypatch):
     monkeypatch.setattr(*change)
     monkeypatch.setattr(demo, "ORDERS", 20)
 
-    with pytest.raises(demo.FalseClaim, match=told):
+    with pytest.raises(demo.FalseClaim, match=message):
         await played()
 
 

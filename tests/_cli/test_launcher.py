@@ -49,20 +49,20 @@ def test_the_version_is_the_same_as_that_of_the_command_line(monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["--version", "--nope"], 2, "No such option: --nope"),
         (["--help"], 0, "Usage: transfer-async"),
         ([], 2, "whoami"),
     ],
 )
-def test_other_arguments_are_parsed_by_the_command_line(words, code, told, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["transfer-async", *words])
+def test_other_arguments_are_parsed_by_the_command_line(arguments, code, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["transfer-async", *arguments])
     with pytest.raises(SystemExit) as ended:
         launcher.main()
 
     assert ended.value.code == code
-    assert told in "".join(capsys.readouterr())
+    assert message in "".join(capsys.readouterr())
 
 
 class InterruptedImport:
@@ -117,8 +117,8 @@ def test_a_key_that_the_terminal_cannot_show_is_escaped(options, monkeypatch):
 
 
 async def test_a_command_with_closed_streams_does_its_work(path, options):
-    words = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen", *options]
-    program = [sys.executable, "-m", "transfer_async", "journal", *words]
+    arguments = ["resolve", KEY, "--order-id", "tx-seen", "--by", "ada", "--reason", "seen", *options]
+    program = [sys.executable, "-m", "transfer_async", "journal", *arguments]
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *program]
     done = await asyncio.to_thread(subprocess.run, command, check=False)
 
@@ -151,7 +151,7 @@ def without_a_reader() -> TextIO:
 
 
 @each(
-    ("words", "streams", "opened", "code", "told"),
+    ("arguments", "streams", "opened", "code", "error"),
     [
         # If an incomplete list looked complete, a script would find no key in doubt.
         (["list", "--json"], ["stdout"], on_a_full_disk, 1, LOST),
@@ -162,13 +162,13 @@ def without_a_reader() -> TextIO:
     ],
 )
 def test_only_a_full_disk_fails_a_command_and_a_lost_error_keeps_its_exit_code(
-    words, streams, opened, code, told, options, monkeypatch, capsys
+    arguments, streams, opened, code, error, options, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", *words, *options])
+    monkeypatch.setattr(sys, "argv", ["transfer-async", "journal", *arguments, *options])
     with ExitStack() as stack, monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
         for name in streams:
             patch.setattr(sys, name, stack.enter_context(opened()))
         launcher.main()
 
     # Closing a stream writes what it still contains, as Python does at its exit.
-    assert (ended.value.code, capsys.readouterr().err) == (code, told)
+    assert (ended.value.code, capsys.readouterr().err) == (code, error)

@@ -56,9 +56,9 @@ def environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
 
 
-def set_variables(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for word, value in zip(words[::2], words[1::2], strict=True):
-        monkeypatch.setenv(f"TRANSFER_{word[2:].replace('-', '_').upper()}", value)
+def set_variables(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for option, value in zip(arguments[::2], arguments[1::2], strict=True):
+        monkeypatch.setenv(f"TRANSFER_{option[2:].replace('-', '_').upper()}", value)
 
 
 def sending(command: str, where: Path) -> list[Any]:
@@ -79,7 +79,7 @@ def sending(command: str, where: Path) -> list[Any]:
 async def test_each_request_goes_through_the_proxy_with_the_clients_certificate(
     files, monkeypatch, tmp_path, command, given
 ):
-    words = await asyncio.to_thread(sending, command, tmp_path)
+    arguments = await asyncio.to_thread(sending, command, tmp_path)
     async with bank_network(files) as (server, proxy, network):
         environment(server, monkeypatch)
         if given == "variables":
@@ -87,7 +87,7 @@ async def test_each_request_goes_through_the_proxy_with_the_clients_certificate(
             network.clear()
         elif given == "certificate and key":
             network[-2:] = ["--client-cert", files.cert, "--client-key", files.key]
-        await asked(*words, *network)
+        await asked(*arguments, *network)
 
     assert server.requests
     assert {head.method for head in proxy.heads} == {"CONNECT"}
@@ -147,8 +147,8 @@ def test_a_file_of_headers_that_cannot_be_sent_is_refused(tmp_path, text, why):
 async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(monkeypatch, tmp_path):
     async with serving(replies(http(401, b"{}"))) as proxy:
         monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
-        words = ["--base-url", "http://localhost:1", "--token", "t0ken"]
-        result = await asyncio.to_thread(invoke, *sending("probe", tmp_path), *words)
+        options = ["--base-url", "http://localhost:1", "--token", "t0ken"]
+        result = await asyncio.to_thread(invoke, *sending("probe", tmp_path), *options)
 
     assert proxy.heads[0].path.startswith("http://localhost:1/api/")
     assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
@@ -156,9 +156,9 @@ async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(monkeypatch,
 
 
 async def test_a_client_from_the_environment_uses_its_network(files, monkeypatch):
-    async with bank_network(files) as (server, proxy, words):
+    async with bank_network(files) as (server, proxy, network):
         environment(server, monkeypatch)
-        set_variables(words, monkeypatch)
+        set_variables(network, monkeypatch)
         made = await asyncio.to_thread(TransferClient.from_env)
         async with made as client:
             await client.who_am_i()
@@ -166,7 +166,7 @@ async def test_a_client_from_the_environment_uses_its_network(files, monkeypatch
         monkeypatch.setenv("TRANSFER_CA", "nowhere")
         monkeypatch.setenv("TRANSFER_PROXY", "http://127.0.0.1:1")
         context = await asyncio.to_thread(context_of, files)
-        async with TransferClient.from_env(ssl=context, proxy=words[1]) as client:
+        async with TransferClient.from_env(ssl=context, proxy=network[1]) as client:
             await client.who_am_i()
 
     assert len(server.requests) == len(proxy.heads) == 2
@@ -200,8 +200,8 @@ def no_hooks() -> list[Any]:
 
 def test_recover_uses_the_proxy_and_tls_options(files, settings, tmp_path):
     (tmp_path / "journal.db").touch()
-    words = ["--journal", tmp_path / "journal.db", "--hooks", f"{__name__}:no_hooks"]
-    refused("journal", "recover", *words, "--proxy", "http://proxy.invalid", "--ca", files.ca)
+    options = ["--journal", tmp_path / "journal.db", "--hooks", f"{__name__}:no_hooks"]
+    refused("journal", "recover", *options, "--proxy", "http://proxy.invalid", "--ca", files.ca)
 
     assert (settings["proxy"], settings["ssl"].get_ca_certs()[0]["version"]) == ("http://proxy.invalid", 3)
 
@@ -214,8 +214,8 @@ def test_a_worker_uses_the_proxy_and_tls_options(files, monkeypatch):
         raise ConnectionError
 
     monkeypatch.setattr(worker_process, "work", work)
-    words = ["--broker", "nats://localhost", "--journal", "j.db", "--base-url", "https://service.invalid"]
-    invoke("worker", *words, "--proxy", f"http://bank:{PASSWORD}@proxy.invalid", "--ca", files.ca)
+    options = ["--broker", "nats://localhost", "--journal", "j.db", "--base-url", "https://service.invalid"]
+    invoke("worker", *options, "--proxy", f"http://bank:{PASSWORD}@proxy.invalid", "--ca", files.ca)
 
     assert plans[0].client["proxy"] == f"http://bank:{PASSWORD}@proxy.invalid"
     assert plans[0].client["ssl"] is not None
@@ -244,9 +244,9 @@ WRONG = [
 ]
 
 
-@each(("words", "why"), WRONG)
-def test_an_unusable_option_is_wrong_usage_and_named_as_typed(settings, files, words, why):
-    error = refused("whoami", *(word.format(**vars(files)) for word in words))
+@each(("options", "why"), WRONG)
+def test_an_unusable_option_is_wrong_usage_and_named_as_typed(settings, files, options, why):
+    error = refused("whoami", *(word.format(**vars(files)) for word in options))
 
     assert error.startswith(f"whoami: {why}")
     assert PASSWORD not in error
@@ -254,18 +254,18 @@ def test_an_unusable_option_is_wrong_usage_and_named_as_typed(settings, files, w
 
 
 def test_a_probe_needs_a_proxy_without_tls(settings):
-    said = refused(*COMMANDS["probe"], "--proxy", f"https://bank:{PASSWORD}@proxy.invalid")
+    error = refused(*COMMANDS["probe"], "--proxy", f"https://bank:{PASSWORD}@proxy.invalid")
 
-    assert said == "probe: --proxy, or TRANSFER_PROXY: must be an http:// address for a probe\n"
+    assert error == "probe: --proxy, or TRANSFER_PROXY: must be an http:// address for a probe\n"
     assert settings == {}
 
 
 @each("command", [*COMMANDS])
 def test_every_command_names_an_unusable_variable(settings, monkeypatch, files, command):
     monkeypatch.setenv("TRANSFER_CLIENT_KEY", files.key)
-    said = refused(*COMMANDS[command])
+    error = refused(*COMMANDS[command])
 
-    assert said == f"{command}: TRANSFER_CLIENT_KEY: can be used only with --client-cert\n"
+    assert error == f"{command}: TRANSFER_CLIENT_KEY: can be used only with --client-cert\n"
     assert settings == {}
 
 
@@ -277,20 +277,20 @@ def test_a_client_from_the_environment_names_the_variables(monkeypatch, settings
 
 
 async def test_the_proxys_password_is_never_printed(monkeypatch, tmp_path):
-    said = ""
+    output = ""
     async with serving(replies(http(407, PASSWORD.encode()))) as proxy:
         monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
         monkeypatch.setenv("TRANSFER_BASE_URL", "https://service.invalid")
         monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
         for command in ("whoami", "create", "probe"):
-            words = await asyncio.to_thread(sending, command, tmp_path)
+            arguments = await asyncio.to_thread(sending, command, tmp_path)
             deadline = ["--deadline", 1] if command == "create" else []
-            said += (await asyncio.to_thread(invoke, *words, *deadline)).output
+            output += (await asyncio.to_thread(invoke, *arguments, *deadline)).output
 
-    said += await asyncio.to_thread(_all_in, tmp_path)
+    output += await asyncio.to_thread(_all_in, tmp_path)
     assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
-    assert PASSWORD not in said
-    assert BASIC not in said
+    assert PASSWORD not in output
+    assert BASIC not in output
 
 
 def _all_in(where: Path) -> str:

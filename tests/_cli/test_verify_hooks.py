@@ -72,13 +72,13 @@ def test_correct_hooks_keep_all_rules(monkeypatch):
         return []
 
     monkeypatch.setattr(hook_trials, "call_in_process", held_in_another_process)
-    told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
+    report = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
-    assert told.splitlines()[-1].startswith("all rules kept, in ")
-    assert "no worker could be started in a new process (the new worker found a different ledger)" in told
+    assert report.splitlines()[-1].startswith("all rules kept, in ")
+    assert "no worker could be started in a new process (the new worker found a different ledger)" in report
     note = "place has no await, so it was not interrupted, and no lost response was simulated"
-    assert f"note     {note}" in told
-    assert told.endswith("(seed 7)\n")
+    assert f"note     {note}" in report
+    assert report.endswith("(seed 7)\n")
 
 
 @ONLY_IN_TRIALS
@@ -95,7 +95,7 @@ def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
 
 
 @each(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["make"], "verify-hooks: MODULE:FACTORY: must be module:factory, as in our_bank.hooks:make"),
         (["no_such_bank:make"], "verify-hooks: MODULE:FACTORY: cannot import no_such_bank"),
@@ -105,5 +105,5 @@ def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
         (["right_bank_on_trial:make", "--patience", "0"], "--patience: must be a finite number"),
     ],
 )
-def test_a_wrong_factory_or_option_is_reported(words, said):
-    assert said in verified(*words, code=2)
+def test_a_wrong_factory_or_option_is_reported(arguments, error):
+    assert error in verified(*arguments, code=2)

@@ -190,7 +190,7 @@ def test_another_host_is_refused_unless_confirmed(url: str):
 
 
 @each(
-    ("arguments", "told"),
+    ("arguments", "error"),
     [
         (["--rate=1", "--url=https://bank.example"], "--url"),
         (["--rate=1", "--url=nowhere"], "--url"),
@@ -208,12 +208,12 @@ def test_another_host_is_refused_unless_confirmed(url: str):
     ],
 )
 def test_invalid_options_are_refused(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("TRANSFER_API_TOKEN", raising=False)
 
     assert load_command.main(arguments) == load_command.USAGE
-    assert capsys.readouterr().err.startswith(f"load: {told}")
+    assert capsys.readouterr().err.startswith(f"load: {error}")
 
 
 @pytest.mark.trial(ci=1, long=1)
@@ -251,12 +251,12 @@ def test_ctrl_c_stops_the_load_and_reports_what_was_measured():
 
     first = process.stdout.readline()  # while the step runs
     process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
 
     assert "in flight" in first
     assert process.returncode == 0
-    assert "Stopped early by Ctrl-C" in told
-    assert "duplicates 0" in told
+    assert "Stopped early by Ctrl-C" in output
+    assert "duplicates 0" in output
 
 
 def test_the_report_states_that_the_driver_was_too_slow():

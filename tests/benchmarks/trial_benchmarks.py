@@ -237,5 +237,5 @@ def test_every_program_has_a_help(name: str, capsys: pytest.CaptureFixture[str])
 def test_without_a_name_the_programs_are_listed(capsys: pytest.CaptureFixture[str]):
     assert (main([]), main(["fast"])) == (0, USAGE)
 
-    told = capsys.readouterr().out
-    assert all(told.count(what) == 2 for _, what in PROGRAMS.values())
+    output = capsys.readouterr().out
+    assert all(output.count(what) == 2 for _, what in PROGRAMS.values())

@@ -26,21 +26,28 @@ TRIALS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial and print its result as a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("trial", choices=TRIALS)
-    parser.add_argument("--kills", type=int, default=0, help="processes that are killed")
-    parser.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
-    parser.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
-    parser.add_argument("--patience", type=float, default=600.0, help="seconds before it is cut short")
-    journals = "workers, upgrades: where the journal is"
-    parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite", help=journals)
-    parser.add_argument("--pauses", type=int, default=0, help="workers: some sleep beyond their lease")
-    parser.add_argument("--stops", type=int, default=0, help="workers: immediate stops of the database")
-    parser.add_argument("--restarts", type=int, default=0, help="broker: of the broker and the database")
-    parser.add_argument("--lines", type=int, default=2000, help="bulk: orders in the file")
-    parser.add_argument("--concurrency", type=int, default=16, help="bulk: orders in flight")
-    fault = {"metavar": "NAME=SHARE[:SETTINGS]", "help": "bulk: a fault of the service"}
-    parser.add_argument("--fault", action="append", default=[], **fault)
-    parser.add_argument("--rows", type=int, default=40, help="decisions: rows in each file")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--kills", type=int, default=0, help="processes that are killed")
+    common.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
+    common.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
+    common.add_argument("--timeout", type=float, default=600.0, help="seconds until it is ended early")
+    trials = parser.add_subparsers(dest="trial", required=True)
+    for trial in TRIALS:
+        own = trials.add_parser(trial, parents=[common]).add_argument
+        if trial in ("workers", "upgrades"):
+            own("--journal", choices=("sqlite", "postgres"), default="sqlite")
+        if trial == "workers":
+            own("--pauses", type=int, default=0, help="how often a worker sleeps for longer than its lease")
+            own("--stops", type=int, default=0, help="immediate stops of the database")
+        elif trial == "broker":
+            own("--restarts", type=int, default=0, help="restarts of the broker and the database")
+        elif trial == "bulk":
+            own("--lines", type=int, default=2000, help="orders in the file")
+            own("--concurrency", type=int, default=16, help="orders in flight")
+            fault = {"metavar": "NAME=SHARE[:SETTINGS]", "help": "a fault of the service"}
+            own("--fault", action="append", default=[], **fault)
+        elif trial == "decisions":
+            own("--rows", type=int, default=40, help="rows in each file")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="crash-") as directory:
         report = import_module(f"tests.crash.{TRIALS[options.trial]}").run(options, Path(directory))

@@ -28,13 +28,13 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def write(self, *words: Any) -> None:
+    def write(self, *values: Any) -> None:
         """Append a line."""
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+        os.write(self._file, (" ".join(map(str, values)) + "\n").encode())
 
 
 def lines(path: Path) -> Iterator[list[str]]:
-    """Yield the words of each line; none if the file does not exist."""
+    """Yield the values of each line; none if the file does not exist."""
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
             yield line.split(" ")

@@ -13,7 +13,7 @@ from tests.crash.processes import ChangeCount, Runs, as_options
 from tests.crash.service import service
 from tests.crash.setting import SCOPE, Place
 from tests.crash.verdict import Evidence, Faults, Report, of_the_key, of_the_telling
-from tests.support.order_files import csv_file, rows, told
+from tests.support.order_files import csv_file, outcomes_in, rows
 from transfer_async._cli.servers import fault_shares
 
 DEADLINE, LEASE = 2.0, 3.0
@@ -29,26 +29,26 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
         file = csv_file(directory / "orders.csv", options.lines, held="")
         _run_until_done(options, file, place, report)
     path = file.with_name(f"{file.name}.outcomes.jsonl")
-    outcomes = told(path) if path.exists() else []
+    outcomes = outcomes_in(path) if path.exists() else []
     report.counts["lines in the outcome file"] = len(outcomes)
-    book = Book(place.path("told"))
+    book = Book(place.path("outcomes"))
     for one in outcomes:
         book.write(one["key"], one["outcome"], one.get("order_id") or "-")
     keys = [row["key"] for row in rows(options.lines)]
-    report.compare(place, keys, of_the_key, of_the_telling, _told_once)
+    report.compare(place, keys, of_the_key, of_the_telling, _reported_once)
     return report
 
 
-def _told_once(one: Evidence) -> Faults:
+def _reported_once(one: Evidence) -> Faults:
     if len(one.reported) > 1:
         yield "duplicate", f"{len(one.reported)} lines in the outcome file"
 
 
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:
     """Kill as many runs as wanted, then let one end."""
-    chance, until = random.Random(options.seed), time.monotonic() + options.patience
-    words = _words(options, file, place)
-    runs = Runs(words=words, options=options, report=report, codes=ENDS, chance=chance, until=until)
+    chance, until = random.Random(options.seed), time.monotonic() + options.timeout
+    arguments = _arguments(options, file, place)
+    runs = Runs(arguments=arguments, options=options, report=report, codes=ENDS, chance=chance, until=until)
     part = file.with_name(f"{file.name}.outcomes.jsonl.part")
     shares = sorted(chance.uniform(0.02, 0.9) for _ in range(options.kills))  # of the lines
     for _ in range(3 * options.kills):
@@ -68,7 +68,7 @@ def _has_grown(is_changed: ChangeCount, part: Path, count: float) -> bool:
     return is_changed() and sum(1 for _ in lines(part)) >= count
 
 
-def _words(options: argparse.Namespace, file: Path, place: Place) -> list[str]:
+def _arguments(options: argparse.Namespace, file: Path, place: Place) -> list[str]:
     settings = {
         "journal": place.journal,
         "scope": SCOPE,

@@ -28,7 +28,7 @@ from transfer_async.journal.sqlite import _KEYS, _File
 DECISIONS = {"resolve": KeyState.CREATED, "refute": KeyState.FREE}
 """The commands, and the state in which each leaves a key."""
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """The timeout of a process, in seconds."""
 
 _DECIDED = f"""
@@ -41,14 +41,14 @@ _DECIDED = f"""
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial."""
     chance, report = random.Random(options.seed), Report(f"decisions, seed {options.seed}")
-    until = time.monotonic() + options.patience
+    until = time.monotonic() + options.timeout
     doubts = directory / "doubts.db"
     # In a process of its own, because this one must not have threads.
-    await_end(fork(partial(_fill, path=doubts, rows=options.rows)), PATIENCE)
+    await_end(fork(partial(_fill, path=doubts, rows=options.rows)), TIMEOUT)
     longest = math.inf  # the first run is not killed, because its duration is measured
     while report.counts["kills"] < options.kills and not report.violations:
         if time.monotonic() > until:
-            report.trouble(f"cut short after {options.patience:g} s")
+            report.trouble(f"ended early after {options.timeout:g} s")
             break
         where = directory / str(report.counts["files"])
         where.mkdir()
@@ -88,18 +88,20 @@ def _decided_in_the_end(
     rows = [f"key-{n},{name},{order_id.format(n)},looked it up,3\n" for n in range(options.rows)]
     (where / "rows.csv").write_text("key,decision,order_id,reason,seen\n" + "".join(rows), encoding="utf-8")
     settings = {"from": where / "rows.csv", "journal": where / "journal.db", "scope": SCOPE, "by": "ada"}
-    words = ["journal", name, *as_options(settings)]
-    words += ["--yes", "--settle-after", "0"] if name == "refute" else []
+    arguments = ["journal", name, *as_options(settings)]
+    arguments += ["--yes", "--settle-after", "0"] if name == "refute" else []
     decided, undecided = (DECISIONS[name].value, 1), (KeyState.IN_DOUBT.value, 0)
     while True:
         began = time.monotonic()
         due = began + chance.uniform(0.0, 1.1) * longest
-        until = began + PATIENCE
-        runs = Runs(words=words, options=options, report=report, codes=(0,), chance=chance, until=until)
+        until = began + TIMEOUT
+        runs = Runs(
+            arguments=arguments, options=options, report=report, codes=(0,), chance=chance, until=until
+        )
         was_killed = runs.kill(partial(_is_over, due))
         took = time.monotonic() - began
         report.counts["came to their end"] += not was_killed
-        with closing(_File(where / "journal.db", timeout=PATIENCE)) as file:
+        with closing(_File(where / "journal.db", timeout=TIMEOUT)) as file:
             found = Counter(file.query(_DECIDED))
         report.counts["killed between two rows"] += was_killed and 0 < found[decided] < options.rows
         for what in found.keys() - {decided, undecided}:

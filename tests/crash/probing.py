@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     report = Report(f"probe, a cap of {CAP} orders, seed {options.seed}")
     rounds: list[_Round] = []
     with service(directory, options, report, journal="", faults=FAULTS) as place:
-        chance, until = random.Random(options.seed), time.monotonic() + options.patience
+        chance, until = random.Random(options.seed), time.monotonic() + options.timeout
         while report.counts["kills"] < options.kills and time.monotonic() < until:
             rounds.append(_Round(directory, len(rounds)))
             _kill_and_end(rounds[-1], options, chance, until, report)
@@ -99,7 +99,9 @@ def _kill_and_end(
     """Kill runs with one journal, then let one end."""
     one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
     codes = (0, 1)  # 1: an order that went wrong stopped the run
-    runs = Runs(words=_words(one), options=options, report=report, codes=codes, chance=chance, until=until)
+    runs = Runs(
+        arguments=_arguments(one), options=options, report=report, codes=codes, chance=chance, until=until
+    )
     wanted = min(report.counts["kills"] + KILLS, options.kills)
     for _ in range(2 * KILLS):  # a run that finds the claim of a dead run ends by itself
         if report.counts["kills"] < wanted:
@@ -120,7 +122,7 @@ def _counted(one: _Round, base_url: str) -> list[str]:
     return asyncio.run(look())
 
 
-def _words(one: _Round) -> list[str]:
+def _arguments(one: _Round) -> list[str]:
     files = {name: one.path(name) for name in ("order", "journal", "profile")}
     cap = {"most-orders": CAP, "most-amount": 10**12, "apart": 100}
     levels = ["--level", "1", "--level", "2", "--this-is-not-live", "--yes"]

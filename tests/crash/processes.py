@@ -46,7 +46,7 @@ BROKEN = 70
 """The exit code of a process whose own code raised an error."""
 
 LAST_WORDS = 30.0
-"""Seconds in which a process must end when it is told to stop."""
+"""Seconds in which a process must end when it is asked to stop."""
 
 LOOK_EVERY = 0.003
 """Seconds between two checks of a process that is to be killed."""
@@ -156,7 +156,7 @@ class Runs:
     """Runs of one command: each is killed, until one is allowed to end by itself.
 
     Args:
-        words: the command.
+        arguments: the arguments of the command.
         options: the options of the trial.
         report: receives the number of kills, and the errors of the trial.
         codes: the exit codes of a run that ends by itself.
@@ -164,7 +164,7 @@ class Runs:
         until: the time of `time.monotonic` at which a run is killed in any case.
     """
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     options: Namespace
     report: Report
     codes: Collection[int]
@@ -183,7 +183,7 @@ class Runs:
             self.report.trouble("the last run did not end in time")
 
     def _ends_before(self, is_due: Callable[[], bool]) -> bool:
-        child = fork(partial(command, words=self.words, fault=self.options.planted))
+        child = fork(partial(command, arguments=self.arguments, fault=self.options.planted))
         while child.code is None and time.monotonic() < self.until and not is_due():
             list(listen([child], LOOK_EVERY))
         if child.code is None:
@@ -219,26 +219,26 @@ class ChangeCount:
 def beside(
     run: Callable[[socket.socket], None], what: str, trouble: Callable[[str], None]
 ) -> Iterator[Child]:
-    """Run a process that is never killed. At the end of the block, it is told to stop and must do so."""
+    """Run a process that is never killed. At the end of the block, it is asked to stop and must do so."""
     child = fork(run)
     try:
         yield child
     finally:
         child.tell(stop=True)
         if not await_end(child, LAST_WORDS):
-            trouble(f"{what} did not come to its end when told to")
+            trouble(f"{what} did not end when asked to")
         elif child.code:
             trouble(f"{what} ended with {child.code}")
 
 
-def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
+def command(_: socket.socket, *, arguments: Sequence[str], fault: str | None) -> None:
     """Run a command of the command line in this process."""
     plant_for_good(fault)
     log = os.open(Place.here().path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for said in (1, 2):
-        os.dup2(log, said)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     try:
-        COMMANDS(list(words))
+        COMMANDS(list(arguments))
     finally:
         sys.stdout.flush()
 

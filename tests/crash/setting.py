@@ -27,7 +27,7 @@ from transfer_async.sandbox import (
 SCOPE = "kills"
 DEADLINE = 0.8
 LEASE = 1.25
-PATIENCE = 0.5
+TIMEOUT = 0.5
 """Seconds for which a worker waits for a locked file."""
 
 POLICY = RetryPolicy(deadline=DEADLINE, first_delay=0.01, max_delay=0.1)
@@ -109,7 +109,7 @@ class Place:
         """Return a new journal object."""
         if self.is_postgres:
             return PostgresJournal(self.journal)
-        return SQLiteJournal(self.journal, timeout=PATIENCE)
+        return SQLiteJournal(self.journal, timeout=TIMEOUT)
 
 
 def order_of(key: str) -> NewOrder:

@@ -38,7 +38,7 @@ STATEMENTS = {"sqlite": 7, "postgres": 19}
 
 GAVE_UP = "gave up"
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """The timeout of an upgrade, in seconds."""
 
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run one trial."""
     chance = random.Random(options.seed)
     report = Report(f"upgrades on {options.journal}, seed {options.seed}")
-    end = time.monotonic() + options.patience
+    end = time.monotonic() + options.timeout
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer()) if options.journal == "postgres" else None
         while report.counts["kills"] < options.kills and not report.violations and time.monotonic() < end:
@@ -99,10 +99,10 @@ def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fa
 def _end_of(child: Child, fate: Fate) -> str:
     """Wait until a process ends, or kill it. Return how it ended."""
     if fate.statement is None:
-        for _ in listen([child], PATIENCE):  # the upgrade has begun its transaction, or ended without one
+        for _ in listen([child], TIMEOUT):  # the upgrade has begun its transaction, or ended without one
             time.sleep(fate.seconds)
             child.kill()
-    elif not await_end(child, PATIENCE):
+    elif not await_end(child, TIMEOUT):
         return "hangs"
     return {-signal.SIGKILL: "kills", 0: "came to their end"}.get(child.code or 0, GAVE_UP)
 

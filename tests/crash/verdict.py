@@ -62,7 +62,7 @@ class Evidence(KeyEvidence):
     def story(self) -> str:
         """A summary of the key's history and its reported outcomes."""
         moves = (f"{step.move} {step.intent_id[:3]}.{step.epoch}" for step in self.history)
-        return f"{', '.join(moves)}; told {', '.join(ended for ended, _ in self.reported)}"
+        return f"{', '.join(moves)}; reported {', '.join(ended for ended, _ in self.reported)}"
 
 
 class _Books:
@@ -73,13 +73,13 @@ class _Books:
         self.received: dict[str, int] = service["received"]
         self.orders: dict[str, list[str]] = {}
         self.sends: dict[str, list[tuple[str, float]]] = {}
-        self.told: dict[str, list[tuple[str, str]]] = {}
+        self.outcomes: dict[str, list[tuple[str, str]]] = {}
         for key, order_id in service["orders"]:
             self.orders.setdefault(key, []).append(order_id)
         for key, attempt, at in lines(place.path("sent")):
             self.sends.setdefault(key, []).append((attempt, float(at)))
-        for key, ended, order_id in lines(place.path("told")):
-            self.told.setdefault(key, []).append((ended, order_id))
+        for key, ended, order_id in lines(place.path("outcomes")):
+            self.outcomes.setdefault(key, []).append((ended, order_id))
 
 
 async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, dict[str, Any]]:
@@ -167,7 +167,7 @@ def of_the_marks(one: Evidence) -> Faults:
     """Check that every request follows a mark, in trials that record every request."""
     marks = {step.attempt: step.at for step in one.history if step.move == "mark"}
     if one.received > len(one.sends):
-        yield "unmarked", f"{one.received} requests, of which {len(one.sends)} are accounted for"
+        yield "unmarked", f"{one.received} requests, but only {len(one.sends)} are accounted for"
     for attempt, at in one.sends:
         if marks.get(attempt, float("inf")) > at + TIME_STEP:
             yield "unmarked", "a request was sent without its mark"
@@ -178,14 +178,14 @@ def of_the_telling(one: Evidence) -> Faults:
     if one.entry is None:
         return
     if one.entry.pending_notifications:
-        yield "untold", "the outcome of its doubt was not reported"
+        yield "unreported", "the outcome of its doubt was not reported"
     if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.reported):
-        yield "untold", "the order was not reported"
+        yield "unreported", "the order was not reported"
     if one.entry.state is KeyState.IN_DOUBT and "unknown" not in one.ends:
-        yield "untold", "the doubt was not reported"
+        yield "unreported", "the doubt was not reported"
     ending = one.entry.ending
     if one.entry.state is KeyState.FREE and ending is not None and ending.outcome.value not in one.ends:
-        yield "untold", f"{ending.error} was not reported"
+        yield "unreported", f"{ending.error} was not reported"
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Report:
                 sends=books.sends.get(key, ()),
                 received=books.received.get(key, 0),
                 orders=books.orders.get(key, ()),
-                reported=books.told.get(key, ()),
+                reported=books.outcomes.get(key, ()),
                 **found.get(key, {}),
             )
             self._count(one)
@@ -246,10 +246,10 @@ class Report:
         state = one.entry.state if one.entry else None
         self.counts["keys"] += 1
         self.counts["requests received"] += one.received
-        self.counts["told more than once"] += len(one.reported) > len(set(one.reported))
+        self.counts["reported more than once"] += len(one.reported) > len(set(one.reported))
         self.counts["created"] += state is KeyState.CREATED
         self.counts["free after a no"] += state is KeyState.FREE
-        self.counts["told that it is unknown"] += "unknown" in one.ends
+        self.counts["reported as unknown"] += "unknown" in one.ends
         self.counts["in doubt"] += state is KeyState.IN_DOUBT
         self.counts["in doubt, and the order exists"] += state is KeyState.IN_DOUBT and bool(one.orders)
 
@@ -260,5 +260,5 @@ class Report:
             yield f"{name:<40}{count:>7}"
         yield from (f"  {kind}: {why}" for kind, why in self.violations[:SHOWN])
         if not self.violations and (trials := sum(self.counts[name] for name in TRIED)):
-            share = f"{3 / trials:.2%}"
-            yield f"none in {trials} trials: with 95 % confidence fewer than {share} of them do harm"
+            share = f"{min(1.0, 3 / trials):.2%}"
+            yield f"none in {trials} trials: with 95 % confidence, at most {share} of them do harm"

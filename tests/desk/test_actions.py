@@ -18,9 +18,9 @@ async def old_doubt(world: World, key: str = "k") -> None:
     world.time.pass_(600)
 
 
-def decisions(told: list[str]) -> list[str]:
+def decisions(steps: list[str]) -> list[str]:
     """Return the transitions that ended a doubt."""
-    return [one for one in told if one.startswith(("resolve", "refute", "amend"))]
+    return [one for one in steps if one.startswith(("resolve", "refute", "amend"))]
 
 
 # --- what each does -------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ async def test_the_next_key_comes_from_the_list_that_the_operator_came_from(worl
 
 
 @each(
-    ("form", "wrong", "told", "fields"),
+    ("form", "wrong", "message", "fields"),
     [
         ("resolve", "order_id", "must look like 'tx-…'", {"order_id": "no id", "reason": "✔\ufe0f by Zoë"}),
         ("resolve", "reason", "must be a non-empty line", {"order_id": "tx-abc", "reason": " "}),
@@ -105,14 +105,14 @@ async def test_the_next_key_comes_from_the_list_that_the_operator_came_from(worl
     ],
 )
 async def test_an_invalid_field_keeps_its_text_and_has_an_error_to_which_the_alert_leads(
-    doubted: World, ada: Visitor, form: str, wrong: str, told: str, fields: dict[str, str]
+    doubted: World, ada: Visitor, form: str, wrong: str, message: str, fields: dict[str, str]
 ):
     answer = await ada.does(form, **fields)
 
     (field,) = [values for _, values in answer.page.tags if "aria-invalid" in values]
     (error,) = [values for tag, values in answer.page.tags if (tag, values.get("class")) == ("span", "error")]
     assert answer.status == 422
-    assert told in answer.text
+    assert message in answer.text
     assert answer.page.forms[form].items() >= fields.items()
     assert (field["id"], field["name"], "autofocus" in field) == (f"{wrong}-{form}", wrong, True)
     assert error["id"] in (field["aria-describedby"] or "").split()

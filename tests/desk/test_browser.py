@@ -118,13 +118,13 @@ async def test_the_address_that_the_command_prints_admits_one_browser_once(
     await ada.go(address)
     await eve.go(address)
     await eve.go(await ada.evaluate("location.href"))
-    told = await ada.text(), await eve.text()
+    texts = await ada.text(), await eve.text()
     os.kill(os.getpid(), signal.SIGINT)
     await serving
 
-    assert "No key needs attention." in told[0]
+    assert "No key needs attention." in texts[0]
     assert eve.status == 403
-    assert "Not signed in" in told[1]
+    assert "Not signed in" in texts[1]
 
 
 @pytest.mark.trial(ci=1, long=1)

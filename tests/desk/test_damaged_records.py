@@ -166,9 +166,9 @@ async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage()
 
-    told = await ada.follows(await ada.does("resolve", order_id="tx-1"))
+    answer = await ada.follows(await ada.does("resolve", order_id="tx-1"))
 
-    assert "Saved: the corrupt record was quarantined." in told.text
+    assert "Saved: the corrupt record was quarantined." in answer.text
     assert (await stored.entry()).is_readable
 
 
@@ -269,13 +269,13 @@ async def test_the_page_asks_for_no_manual_release_of_a_hold_that_recovery_relea
     await desk.operators_side.refute("k", **SAID)
     await damage()
     shown = await ada.key()
-    told = await ada.follows(await ada.does("refute", certain="1"))
+    answer = await ada.follows(await ada.does("refute", certain="1"))
     await stored.recover()
 
     assert "manually" not in shown.text
     assert 'name="undone"' not in shown.html
     assert "the next recovery releases hold-" in shown.text
-    assert "Saved: the corrupt record was quarantined. Now the next recovery releases hold-" in told.text
+    assert "Saved: the corrupt record was quarantined. Now the next recovery releases hold-" in answer.text
     assert len(stored.bank.released) == 1
 
 

@@ -150,7 +150,7 @@ async def test_the_mount_point_without_its_slash_redirects_to_the_list(desk: Des
 )
 def test_an_invalid_origin_setting_is_rejected(origin: object):
     with pytest.raises(ValueError, match=r"^origin: "):
-        checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
+        checked_origin(origin)  # type: ignore[arg-type] # deliberately wrong
 
 
 @each(
@@ -269,7 +269,7 @@ async def test_an_unreadable_journal_is_reported_as_unavailable(doubted: World, 
 async def test_the_desk_requires_a_who_callback_and_a_transfer_client(world: World):
     async with world.client() as client:
         with pytest.raises(TypeError):
-            desk(client)  # type: ignore[call-arg] # a wrong use, on purpose
+            desk(client)  # type: ignore[call-arg] # deliberately wrong
         with pytest.raises(ValueError, match=r"^who: "):
             desk(client, who=None)  # type: ignore[arg-type] # another
         with pytest.raises(ValueError, match=r"^who: is the class"):

@@ -36,7 +36,7 @@ def test_a_transition_of_a_later_version_keeps_its_name():
 
 
 @each(
-    ("reason", "told"),
+    ("reason", "expected"),
     [
         ("resolve: in the export", ("proposed: the order exists", "in the export")),
         ("refute: a: b", ("proposed: no order exists, and none can appear", "a: b")),
@@ -46,8 +46,8 @@ def test_a_transition_of_a_later_version_keeps_its_name():
         (None, ("a decision was proposed", None)),
     ],
 )
-def test_a_proposal_names_its_decision_as_the_forms_do(reason, told):
-    assert views.did(line("propose", reason)) == told
+def test_a_proposal_names_its_decision_as_the_forms_do(reason, expected):
+    assert views.did(line("propose", reason)) == expected
 
 
 def test_every_kind_of_pending_key_every_decision_and_every_cause_has_a_label():
@@ -90,11 +90,11 @@ def test_an_amount_has_its_currencys_decimals_and_loses_no_digit(amount: str, cu
 
 
 @each(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
 )
-def test_an_age_shows_its_two_largest_units(seconds: float, told: str):
-    assert in_two_units(seconds) == told
+def test_an_age_shows_its_two_largest_units(seconds: float, text: str):
+    assert in_two_units(seconds) == text
 
 
 @each(("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)])

@@ -122,7 +122,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
     """Return the page of the list, rendered without a server."""
     choice = Choice.of(wanted, snapshot)
     page = listing(snapshot, choice)
-    words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": "", "label": ""}
+    context = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": "", "label": ""}
     html = views.TEMPLATES["list"].render(
         snapshot=snapshot,
         choice=evolve(choice, page=page.page),
@@ -134,7 +134,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         four_eyes=FourEyes(demanded=False),
         every=30,
         now=NOON.timestamp(),
-        **words,
+        **context,
     )
     return " ".join(html.split())
 

@@ -51,8 +51,8 @@ class Colleague:
 
 def refused(page: Page) -> set[str]:
     """Return the keys that the page lists as not proposed."""
-    said = re.sub(r"\S+ : the order exists, \S+", "", page.text.partition("Propose that the orders")[2])
-    return {key for key in KEYS if key in said}
+    text = re.sub(r"\S+ : the order exists, \S+", "", page.text.partition("Propose that the orders")[2])
+    return {key for key in KEYS if key in text}
 
 
 @ONLY_IN_TRIALS

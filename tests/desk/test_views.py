@@ -238,8 +238,8 @@ async def test_aria_sort_matches_the_order_of_the_list(
 ):
     shown = await ada.get(**query)
 
-    told = [attributes["aria-sort"] for _, attributes in shown.page.tags if "aria-sort" in attributes]
-    assert told == [direction]
+    directions = [attributes["aria-sort"] for _, attributes in shown.page.tags if "aria-sort" in attributes]
+    assert directions == [direction]
     assert column in shown.text
 
 

@@ -129,5 +129,5 @@ def change_record(world: World, key: str = "k", **changes: Any) -> None:
 
 def corrupt(world: World, key: str = "k", **unread: Any) -> None:
     """Make a record of a journal in memory unreadable, with the hook that it may have left."""
-    words = {"why": "DecodeError", "kept": "{", "hooks": ("funds_hold",), "earlier_hooks": (), **unread}
-    change_record(world, key, intent=None, unread=Unread(**words))
+    fields = {"why": "DecodeError", "kept": "{", "hooks": ("funds_hold",), "earlier_hooks": (), **unread}
+    change_record(world, key, intent=None, unread=Unread(**fields))

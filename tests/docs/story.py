@@ -184,13 +184,13 @@ class Story:
         line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
         output = ""
         for part in line.split(" && "):
-            words = shlex.split(part, comments=True)
-            if words:
-                output += self._handler(words)(words)
+            argv = shlex.split(part, comments=True)
+            if argv:
+                output += self._handler(argv)(argv)
         return output
 
-    def _handler(self, words: list[str]) -> Callable[[list[str]], str]:
-        first = Path(words[0]).name or words[0]
+    def _handler(self, argv: list[str]) -> Callable[[list[str]], str]:
+        first = Path(argv[0]).name or argv[0]
         known = {
             ".": lambda _: "",
             "cd": lambda _: "",
@@ -201,57 +201,57 @@ class Story:
             "transfer-async": self._transfer_async,
         }
         if first in ("python", "python3"):
-            return self._program if not words[1].startswith("-") else _check_module
+            return self._program if not argv[1].startswith("-") else _check_module
         return known[first]
 
-    def _export(self, words: list[str]) -> str:
-        for word in words[1:]:
+    def _export(self, argv: list[str]) -> str:
+        for word in argv[1:]:
             name, _, value = word.partition("=")
             self._set_variable(name, value)
         return ""
 
-    def _program(self, words: list[str]) -> str:
-        return self._python((self._where / words[1]).read_text(encoding="utf-8"), arguments=tuple(words[1:]))
+    def _program(self, argv: list[str]) -> str:
+        return self._python((self._where / argv[1]).read_text(encoding="utf-8"), arguments=tuple(argv[1:]))
 
-    def _pytest(self, words: list[str]) -> str:
-        if words[0] != "pytest":  # this would run all tests, including this one
+    def _pytest(self, argv: list[str]) -> str:
+        if argv[0] != "pytest":  # this would run all tests, including this one
             return ""
-        for word in words[1:]:
+        for word in argv[1:]:
             self._not_yet_run.pop(word, None)
-        if words[1].startswith("tests/"):  # these tests already run anyway
-            assert (ROOT / words[1]).exists(), f"there is no {words[1]}"
+        if argv[1].startswith("tests/"):  # these tests already run anyway
+            assert (ROOT / argv[1]).exists(), f"there is no {argv[1]}"
             return ""
-        return run_pytest(self._where, *words[1:])[1]
+        return run_pytest(self._where, *argv[1:])[1]
 
-    def _transfer_async(self, words: list[str]) -> str:
-        match words[1]:
+    def _transfer_async(self, argv: list[str]) -> str:
+        match argv[1]:
             case "sandbox":
-                return self._sandbox(words)
+                return self._sandbox(argv)
             case "demo" | "worker" | "probe":  # each of these commands has its own tests
-                self._check_options(words)
+                self._check_options(argv)
                 return ""
-        return self._command_line(words)
+        return self._command_line(argv)
 
-    def _command_line(self, words: list[str]) -> str:
+    def _command_line(self, argv: list[str]) -> str:
         self._forget_modules()
-        with _as_a_program(tuple(words), self._where) as output, _answering_yes():
+        with _as_a_program(tuple(argv), self._where) as output, _answering_yes():
             try:
                 launcher.main()
             except SystemExit as end:
                 assert end.code in (0, None), output.getvalue()  # noqa: PT017 - this is how a program ends
         return output.getvalue()
 
-    def _check_options(self, words: list[str]) -> None:
+    def _check_options(self, argv: list[str]) -> None:
         """Check that the command's help lists its options and faults."""
-        help_text = self._command_line([words[0], words[1], "--help"])
-        for word in words[2:]:
-            assert not word.startswith("--") or word in help_text, f"{words[1]} has no option {word}"
-        for before, word in itertools.pairwise(words):
+        help_text = self._command_line([argv[0], argv[1], "--help"])
+        for word in argv[2:]:
+            assert not word.startswith("--") or word in help_text, f"{argv[1]} has no option {word}"
+        for before, word in itertools.pairwise(argv):
             assert before != "--fault" or word.partition("=")[0] in help_text, f"there is no fault {word}"
 
-    def _sandbox(self, words: list[str]) -> str:
-        if len(words) > 2:
-            self._check_options(words)
+    def _sandbox(self, argv: list[str]) -> str:
+        if len(argv) > 2:
+            self._check_options(argv)
             return ""
         lines = announcement(self._sandboxes.enter_context(RunningSandbox()))
         for line in lines:
@@ -307,10 +307,10 @@ def assert_output(output: str, shown: str) -> None:
 # --- what is only checked -----------------------------------------------------------------------
 
 
-def _check_install(words: list[str]) -> str:
+def _check_install(argv: list[str]) -> str:
     """Check that only the clone is installed, because the package is not on any index."""
-    assert words[1] == "install"
-    named = [(before, word) for before, word in itertools.pairwise(words[1:]) if not word.startswith("--")]
+    assert argv[1] == "install"
+    named = [(before, word) for before, word in itertools.pairwise(argv[1:]) if not word.startswith("--")]
     assert named
     for before, name in named:
         known = name in _PROJECT["dependency-groups"] if before == "--group" else is_installable(name)
@@ -326,18 +326,18 @@ def is_installable(what: str) -> bool:
     return set(filter(None, (own[1] or "").split(","))) <= set(_EXTRAS)
 
 
-def _check_module(words: list[str]) -> str:
+def _check_module(argv: list[str]) -> str:
     """Check that ``python -m module --option`` uses an existing module and existing options."""
-    assert words[1] == "-m"
-    if words[2] == "venv":
+    assert argv[1] == "-m"
+    if argv[2] == "venv":
         return ""
-    path = ROOT.joinpath(*words[2].split("."))
+    path = ROOT.joinpath(*argv[2].split("."))
     files = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.rglob("*.py"))
     source = "".join(file.read_text(encoding="utf-8") for file in files)
-    assert source, f"there is no module {words[2]}"
-    for word in words[3:4]:
+    assert source, f"there is no module {argv[2]}"
+    for word in argv[3:4]:
         known = word.startswith("-") or word in {file.stem for file in files} or f'"{word}"' in source
-        assert known, f"{words[2]} has no program {word}"
-    for option in words[3:]:
-        assert not option.startswith("--") or f'"{option}"' in source, f"{words[2]} has no option {option}"
+        assert known, f"{argv[2]} has no program {word}"
+    for option in argv[3:]:
+        assert not option.startswith("--") or f'"{option}"' in source, f"{argv[2]} has no option {option}"
     return ""

@@ -29,11 +29,13 @@ LOCKS = {
 }
 
 
-def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def parsed(
+    command_line: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
     """Return the options that ``transfer-async`` reads from its arguments and environment."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
+    name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in command_line]
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # the command is a group
     return dict(command.make_context(name, arguments).params)
 
@@ -42,7 +44,7 @@ def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "expected"),
+    ("command_line", "environment", "expected"),
     [
         *(
             pytest.param(OURS[name]["command"], OURS[name].get("environment", {}), expected, id=name)
@@ -57,9 +59,9 @@ def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.Mo
     ],
 )
 def test_each_service_has_a_valid_command_that_uses_its_variables(
-    words: list[str], environment: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch
+    command_line: list[str], environment: dict[str, str], expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = [*parsed(words, environment, monkeypatch).values()]
+    options = [*parsed(command_line, environment, monkeypatch).values()]
 
     assert [value for value in environment.values() if value not in options] == []
     assert expected in options
@@ -151,7 +153,7 @@ def test_the_image_is_made_of_files_that_exist() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
 
-    assert all((ROOT / path).exists() for words in copied for path in words.split())
+    assert all((ROOT / path).exists() for paths in copied for path in paths.split())
     assert 'ENTRYPOINT ["transfer-async"]' in DOCKERFILE
     assert "transfer-async" in PROJECT["scripts"]
     for version in re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE):

@@ -33,12 +33,12 @@ async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signa
     async with running("sandbox", "--match-every", "60", stderr=PIPE) as sandbox:
         exports = [await sandbox.line("export ") for _ in range(2)]
         async with running("whoami", **dict(line.split("=") for line in exports)) as asking:
-            code, said = await asking.end()
+            code, output = await asking.end()
         sandbox.process.send_signal(number)
         rest, log = await sandbox.process.communicate()
 
     assert code == 0
-    assert "username  lagoon-bank" in said
+    assert "username  lagoon-bank" in output
     assert sandbox.process.returncode == 0
     assert rest.decode().splitlines()[-1] == "sandbox stopped"
     assert re.fullmatch(r"[0-9:]{8} GET '/api/api/v1/user/who-am-i' -> 200, fault -", log.decode().strip())

@@ -66,10 +66,10 @@ async def test_a_created_order_is_a_span_with_a_client_span_for_its_attempt(at_w
 
 
 async def test_an_attempt_ends_with_its_response_not_when_it_is_recorded(traced: Traced):
-    told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
-    traced.telemetry(Claimed(**told))
-    traced.telemetry(AttemptStarted(**told))
-    traced.telemetry(OrderCreated(**told, order_id="tx-1", status=200, took=100.0))
+    common_fields = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
+    traced.telemetry(Claimed(**common_fields))
+    traced.telemetry(AttemptStarted(**common_fields))
+    traced.telemetry(OrderCreated(**common_fields, order_id="tx-1", status=200, took=100.0))
 
     (attempt,) = traced.attempts
     assert 99.0 < (attempt.end_time - attempt.start_time) / 1e9 < 101.0
@@ -323,11 +323,11 @@ async def test_a_garbage_collected_task_closes_its_order(traced: Traced):
 
 
 async def test_an_intent_taken_over_in_the_same_process_gets_its_own_span(traced: Traced):
-    told = {"key": "k", "intent_id": "i", "attempt": 0, "seconds": 0.0}
+    common_fields = {"key": "k", "intent_id": "i", "attempt": 0, "seconds": 0.0}
     slept, woke = Gate(), Gate()
 
     async def call(gate, **fields):
-        traced.telemetry(Claimed(**told, **fields))
+        traced.telemetry(Claimed(**common_fields, **fields))
         await gate()
 
     first, second = asyncio.create_task(call(slept)), asyncio.create_task(call(woke, taken_over=True))
@@ -336,7 +336,7 @@ async def test_an_intent_taken_over_in_the_same_process_gets_its_own_span(traced
     await first
     await turns(2)
     still_open = traced.telemetry.open_orders
-    traced.telemetry(OrderCreated(**told, order_id="tx-1"))
+    traced.telemetry(OrderCreated(**common_fields, order_id="tx-1"))
     woke.open()
     await second
     await turns(2)
@@ -392,11 +392,11 @@ async def test_events_of_recover_go_to_the_current_span(at_work: World, traced: 
 
 
 async def test_events_without_an_open_order_are_ignored(traced: Traced):
-    told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
-    traced.telemetry(AttemptStarted(**told))
-    traced.telemetry(HookPassed(**told, hook="h", took=0.0))
-    traced.telemetry(OrderCreated(**told, order_id="tx-1"))
-    asyncio.get_running_loop().call_soon(traced.telemetry, Claimed(**told))  # outside of any task
+    common_fields = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
+    traced.telemetry(AttemptStarted(**common_fields))
+    traced.telemetry(HookPassed(**common_fields, hook="h", took=0.0))
+    traced.telemetry(OrderCreated(**common_fields, order_id="tx-1"))
+    asyncio.get_running_loop().call_soon(traced.telemetry, Claimed(**common_fields))  # outside of any task
     await turns(2)
 
     assert traced.spans == []

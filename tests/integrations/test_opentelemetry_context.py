@@ -161,11 +161,11 @@ class _Correlated(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, int]] = []
+        self.logged: list[tuple[str, int]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if event := getattr(record, "transfer_event", None):  # The sandbox uses a child of this logger.
-            self.told.append((event, trace.get_current_span().get_span_context().span_id))
+            self.logged.append((event, trace.get_current_span().get_span_context().span_id))
 
 
 async def test_events_can_be_logged_within_the_orders_span_instead_of_being_span_events(
@@ -183,8 +183,8 @@ async def test_events_can_be_logged_within_the_orders_span_instead_of_being_span
 
     order = traced.order()
     assert order.events == ()
-    assert {span_id for _, span_id in handler.told} == {id_of(order)}
-    names = [name for name, _ in handler.told]
+    assert {span_id for _, span_id in handler.logged} == {id_of(order)}
+    names = [name for name, _ in handler.logged]
     assert names == [
         *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled"),
         *("AttemptStarted", "OrderCreated"),
@@ -261,13 +261,13 @@ OF_BOTH = {
 async def test_exports_contain_only_listed_attributes_and_no_personal_data(at_work: World, traced: Traced):
     await everything_that_can_happen(at_work, traced.telemetry)
 
-    told = traced.everything()
+    exported = traced.everything()
     assert {type(event) for event in at_work.events} == {*Event.__subclasses__()}
     assert {span.attributes["transfer_async.key"] for span in traced.orders} >= {"created", "doubt", "broken"}
     for private in (MARK, at_work.sandbox.token, "example.com", "77123456789", "155025", "1550.25", "NGN"):
-        assert private not in told, private
+        assert private not in exported, private
     assert {span.status.description for span in traced.spans} == {None}
-    assert "Traceback" not in told
+    assert "Traceback" not in exported
 
     events = [event for span in traced.spans for event in span.events]
     assert "exception" not in {event.name for event in events}
@@ -276,7 +276,7 @@ async def test_exports_contain_only_listed_attributes_and_no_personal_data(at_wo
         *("transfer_async.taken_over", "transfer_async.retry.pause", "transfer_async.hook.duration"),
         *("http.request.resend_count", "transfer_async.rate.waited"),
     }
-    names = {name for metric in traced.units() for _, told in traced.points(metric) for name in told}
+    names = {name for metric in traced.units() for _, recorded in traced.points(metric) for name in recorded}
     assert names == OF_BOTH | {"db.system.name", "db.operation.name"}  # neither a key nor an id
 
 
@@ -315,9 +315,9 @@ def test_a_broken_opentelemetry_api_is_not_reported_as_missing(monkeypatch, tmp_
 
 @ONLY_IN_TRIALS
 def test_only_the_opentelemetry_api_is_required():
-    told = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
+    code = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
     done = subprocess.run(
-        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     )
 
     assert "opentelemetry.trace" in done.stdout.split()

@@ -192,11 +192,11 @@ async def test_each_transition_of_a_journal_is_measured(at_work: World, traced: 
     async with journal, at_work.client(journal=journal) as client:
         await client.create_order(new_order(), key="k")
 
-    told = {"db.system.name": "sqlite"}
+    attributes = {"db.system.name": "sqlite"}
     assert traced.points("db.client.operation.duration") == [
-        (1, told | {"db.operation.name": "claim"}),
-        (1, told | {"db.operation.name": "mark"}),
-        (1, told | {"db.operation.name": "create"}),
+        (1, attributes | {"db.operation.name": "claim"}),
+        (1, attributes | {"db.operation.name": "mark"}),
+        (1, attributes | {"db.operation.name": "create"}),
     ]
     assert all(point.sum > 0 for point in traced.points_of("db.client.operation.duration"))
     assert traced.points_of("db.client.operation.duration")[0].explicit_bounds[0] == 0.0001
@@ -208,7 +208,7 @@ async def test_a_doubt_and_a_two_word_transition_keep_their_names(at_work: World
         await journal.move(at_work.scope, "k", transitions.TakeOver(intent_id="i", epoch=1, lease=1.0))
 
     points = traced.points("db.client.operation.duration")
-    assert [told["db.operation.name"] for _, told in points] == ["doubt", "take_over"]
+    assert [attributes["db.operation.name"] for _, attributes in points] == ["doubt", "take_over"]
 
 
 async def test_a_failed_transition_is_measured_with_its_error(at_work: World, traced: Traced):

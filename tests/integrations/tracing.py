@@ -70,7 +70,7 @@ class Traced:
     def total(self, name: str, **attributes: Any) -> Any:
         """Return the sum of a metric over the points with these attributes (``__`` stands for a dot)."""
         wanted = {key.replace("__", "."): value for key, value in attributes.items()}
-        return sum(value for value, told in self.points(name) if wanted.items() <= told.items())
+        return sum(value for value, recorded in self.points(name) if wanted.items() <= recorded.items())
 
     def points_of(self, name: str) -> list[Any]:
         return [

@@ -102,8 +102,8 @@ def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
 async def test_the_command_serves_the_seeds_mix_over_tls_and_logs_each_request(certified):
     tls, trusting = certified
     faults = [word for share in MIX for word in ("--fault", share)]
-    words = ["sandbox", "--seed", "7", "--token", "abc", *tls, *faults]
-    async with running(*words, stderr=asyncio.subprocess.PIPE) as command:
+    arguments = ["sandbox", "--seed", "7", "--token", "abc", *tls, *faults]
+    async with running(*arguments, stderr=asyncio.subprocess.PIPE) as command:
         address = (await command.line("")).split()[3].rstrip(",")
         async with aiohttp.ClientSession(headers={"Authorization": "Bearer abc"}) as session:
             order = {"json": order_body(), "ssl": trusting}

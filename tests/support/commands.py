@@ -20,14 +20,14 @@ PATIENCE = 60.0
 testing._get_command = functools.cache(testing._get_command)  # slow to build, and always the same
 
 
-def invoke(*words: Any, answers: str | bytes | None = None) -> testing.Result:
+def invoke(*arguments: Any, answers: str | bytes | None = None) -> testing.Result:
     """Run a command in its own event loop."""
-    return testing.CliRunner().invoke(app, [*map(str, words)], input=answers, prog_name="transfer-async")
+    return testing.CliRunner().invoke(app, [*map(str, arguments)], input=answers, prog_name="transfer-async")
 
 
-async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testing.Result:
+async def asked(*arguments: Any, answers: str | None = None, code: int = 0) -> testing.Result:
     """Run a command in a thread. Check its exit code and that it prints no traceback."""
-    result = await asyncio.to_thread(invoke, *words, answers=answers)
+    result = await asyncio.to_thread(invoke, *arguments, answers=answers)
     assert "Traceback" not in result.output
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -35,9 +35,9 @@ async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testi
     return result
 
 
-def refused(*words: Any, answers: str | bytes | None = None) -> str:
+def refused(*arguments: Any, answers: str | bytes | None = None) -> str:
     """Run a command that must be refused. Return its error, which has one line."""
-    result = invoke(*words, answers=answers)
+    result = invoke(*arguments, answers=answers)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     return result.stderr
 
@@ -69,7 +69,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *words: Any,
+    *arguments: Any,
     cwd: Path = ROOT,
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.STDOUT,
@@ -78,7 +78,7 @@ async def running(
     """Run a command with only the given ``TRANSFER_`` variables, and kill it at the end."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRANSFER_")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "transfer_async", *map(str, words)),
+        *(sys.executable, "-m", "transfer_async", *map(str, arguments)),
         stdin=asyncio.subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,

@@ -77,6 +77,6 @@ def read_csv(text: str | bytes) -> list[Record]:
     return list(create_input.csv_records(lines_of(text), iter(())))
 
 
-def told(path: Path) -> list[dict[str, Any]]:
+def outcomes_in(path: Path) -> list[dict[str, Any]]:
     """Return the outcomes that a file contains."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

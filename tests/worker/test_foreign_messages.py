@@ -42,8 +42,8 @@ async def test_a_command_published_by_faststream_is_carried_out(case, key, optio
     await published_by_faststream(case.side, command(key).to_json(), **options)
 
     body, headers = await case.side.next(case.side.settings.outcomes)
-    told = json.loads(body)
-    assert (told["key"], told["outcome"]) == (key, "created")
+    outcome = json.loads(body)
+    assert (outcome["key"], outcome["outcome"]) == (key, "created")
     assert headers["content-type"] == "application/json"
     await case.side.gone()
 
@@ -104,9 +104,9 @@ async def test_an_entry_of_another_program_is_dead_lettered_with_all_its_fields(
 @each("status", ["404", "408", "409", "100", "503", "made"])
 @on_nats
 async def test_a_command_with_a_nats_status_header_is_still_processed(case, status):
-    told = await case.order(status, {"Status": status, "x-origin": "a test"})
+    outcome = await case.order(status, {"Status": status, "x-origin": "a test"})
 
-    assert (told["key"], case.deliveries[-1]) == (status, 1)
+    assert (outcome["key"], case.deliveries[-1]) == (status, 1)
     await case.side.gone()
 
 

@@ -51,7 +51,7 @@ async def untold(handler):
     return [outcome async for outcome in handler.untold()]
 
 
-def said(handled):
+def action_and_outcome(handled):
     return handled.disposition.action, handled.outcome.outcome if handled.outcome else None
 
 
@@ -64,7 +64,7 @@ async def test_a_redelivered_command_returns_the_same_order(world, handler):
 
     (order_id,) = world.sandbox.orders
     for handled in (first, again):
-        assert said(handled) == (Action.ACK, Outcome.CREATED)
+        assert action_and_outcome(handled) == (Action.ACK, Outcome.CREATED)
         assert (handled.outcome.order_id, handled.outcome.key, handled.key) == (order_id, "k", "k")
         assert handled.outcome.intent_id == world.bank.placed[0]
         assert handled.outcome.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
@@ -76,7 +76,7 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world, handler)
     first = await handler.handle(command(refused_order()))
     again = await handler.handle(command(refused_order()), deliveries=2)
 
-    assert said(first) == said(again) == (Action.ACK, Outcome.REFUSED)
+    assert action_and_outcome(first) == action_and_outcome(again) == (Action.ACK, Outcome.REFUSED)
     assert first.outcome == again.outcome
     assert (first.outcome.order_may_exist, first.outcome.status) == (False, 422)
     assert len(world.sandbox.requests) == 1
@@ -96,10 +96,10 @@ async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time
         world.time.pass_(30.0)
         last = await handler.handle(late, deliveries=4)
 
-    assert said(early) == said(again) == (Action.RETRY, None)
+    assert action_and_outcome(early) == action_and_outcome(again) == (Action.RETRY, None)
     assert (early.disposition.after, again.disposition.after) == (1.0, 4.0)
     assert early.disposition.counts is again.disposition.counts is False
-    assert said(last) == (Action.ACK, Outcome.NOT_SENT)
+    assert action_and_outcome(last) == (Action.ACK, Outcome.NOT_SENT)
     assert len(world.sandbox.orders) == 1
 
 
@@ -131,8 +131,8 @@ async def test_not_sent_is_never_published_after_another_worker_published_create
     again = await work(3)
 
     assert published == [(Outcome.CREATED, True)] * 2
-    assert said(late) == (Action.RETRY, None)
-    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert action_and_outcome(late) == (Action.RETRY, None)
+    assert action_and_outcome(again) == (Action.ACK, Outcome.CREATED)
     assert len(world.sandbox.requests) == 1
 
 
@@ -140,7 +140,7 @@ async def test_a_different_order_under_a_created_key_is_dead_lettered(handler):
     await handler.handle(command())
     other = await handler.handle(command(banks.other_order()))
 
-    assert said(other) == (Action.DEAD_LETTER, None)
+    assert action_and_outcome(other) == (Action.DEAD_LETTER, None)
 
 
 @pytest.mark.parametrize("status", [401, 404, 429])
@@ -150,11 +150,11 @@ async def test_a_refusal_that_is_not_about_the_order_is_retried(world, status):
     async with world.client(retry=ONCE) as client:
         handler = Handler(client)
         first = await handler.handle(command())
-        assert said(first) == (Action.RETRY, None)
+        assert action_and_outcome(first) == (Action.RETRY, None)
         while (again := await handler.handle(command())).disposition.action is Action.RETRY:
             pass
 
-    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert action_and_outcome(again) == (Action.ACK, Outcome.CREATED)
     assert first.disposition.ready is (status == 429)
 
 
@@ -164,8 +164,8 @@ async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world, handler
     world.bank.place_error = None
     again = await handler.handle(command())
 
-    assert said(first) == (Action.ACK, Outcome.NOT_SENT)
-    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert action_and_outcome(first) == (Action.ACK, Outcome.NOT_SENT)
+    assert action_and_outcome(again) == (Action.ACK, Outcome.CREATED)
     assert first.outcome.intent_id != again.outcome.intent_id
 
 
@@ -173,7 +173,7 @@ async def test_an_invalid_message_is_dead_lettered(handler):
     handled = await handler.handle(b'{"version": 1, "key": "k"}')
     garbage = await handler.handle(b"\x00")
 
-    assert said(handled) == said(garbage) == (Action.DEAD_LETTER, None)
+    assert action_and_outcome(handled) == action_and_outcome(garbage) == (Action.DEAD_LETTER, None)
     assert (handled.key, garbage.key) == ("k", None)
     assert "order: is missing" in handled.disposition.reason
 
@@ -183,7 +183,7 @@ async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world, h
     world.time.pass_(20.0)
     handled = await handler.handle(command())
 
-    assert said(handled) == (Action.RETRY, None)
+    assert action_and_outcome(handled) == (Action.RETRY, None)
     assert handled.disposition.after == 40.0
 
 
@@ -202,8 +202,8 @@ async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
     world.time.pass_(70.0)
     again = await handler.handle(command())
 
-    assert said(handled) == (Action.RETRY, None)
-    assert said(again) == (Action.ACK, Outcome.UNKNOWN)
+    assert action_and_outcome(handled) == (Action.RETRY, None)
+    assert action_and_outcome(again) == (Action.ACK, Outcome.UNKNOWN)
     assert len(world.sandbox.requests) == 1
 
 
@@ -221,9 +221,9 @@ async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold
         again = await handler.handle(command(held="h-1"))
         anew = await handler.handle(command(held="h-2"))
 
-    assert said(first) == said(again) == (Action.ACK, Outcome.NOT_SENT)
+    assert action_and_outcome(first) == action_and_outcome(again) == (Action.ACK, Outcome.NOT_SENT)
     assert first.outcome == again.outcome
-    assert said(anew) == (Action.ACK, Outcome.CREATED)
+    assert action_and_outcome(anew) == (Action.ACK, Outcome.CREATED)
     assert (first.outcome.receipts["held"], anew.outcome.receipts["held"]) == ("h-1", "h-2")
 
 
@@ -301,8 +301,8 @@ async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged
     async with world.client() as another:  # the first client remembers the order that it could not record
         again = await Handler(another).handle(command())
 
-    assert said(handled) == (Action.LEAVE, None)
-    assert said(again) == (Action.ACK, Outcome.UNKNOWN)
+    assert action_and_outcome(handled) == (Action.LEAVE, None)
+    assert action_and_outcome(again) == (Action.ACK, Outcome.UNKNOWN)
     assert len(world.sandbox.requests) == 1
 
 
@@ -313,7 +313,7 @@ async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_witho
     monkeypatch.setattr(handler.client._calls, "run", broken)
     handled = await handler.handle(command())
 
-    assert said(handled) == (Action.LEAVE, None)
+    assert action_and_outcome(handled) == (Action.LEAVE, None)
     assert "a command could not be carried out (RuntimeError)" in caplog.messages
     assert "ada" not in caplog.text
 
@@ -336,7 +336,7 @@ async def test_max_deliveries_must_be_a_positive_whole_number(handler):
 async def in_doubt(world, handler, key="k"):
     world.sandbox.faults.add(CloseAfterProcessing())
     handled = await handler.handle(command(key=key))
-    assert said(handled) == (Action.ACK, Outcome.UNKNOWN)
+    assert action_and_outcome(handled) == (Action.ACK, Outcome.UNKNOWN)
     return handled.outcome
 
 
@@ -403,7 +403,7 @@ async def test_an_order_is_published_although_its_stored_response_is_unreadable(
 
     assert (end.outcome, end.order_id, end.poster_amount) == (Outcome.CREATED, order_id, None)
     assert isinstance(again.result, AlreadyCreated)
-    assert (again.result.order_id, said(again)) == (order_id, (Action.ACK, Outcome.CREATED))
+    assert (again.result.order_id, action_and_outcome(again)) == (order_id, (Action.ACK, Outcome.CREATED))
 
 
 async def test_a_refutation_is_published_as_refused_for_the_same_intent(world, handler):
@@ -501,7 +501,7 @@ async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(
     world.journal.fail_on = transitions.RequestNotification
     handled = await handler.handle(command())
 
-    assert said(handled) == (Action.LEAVE, None)
+    assert action_and_outcome(handled) == (Action.LEAVE, None)
     assert isinstance(handled.result, JournalFailed)
     assert "could not be carried out" not in caplog.text  # that is for errors inside the worker
 
@@ -515,8 +515,8 @@ async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_publishe
     again = await handler.handle(command())
 
     assert await untold(handler) == []
-    assert (said(handled), handled.result.key) == ((Action.LEAVE, None), "k")
-    assert said(again) == (Action.ACK, Outcome.CREATED)
+    assert (action_and_outcome(handled), handled.result.key) == ((Action.LEAVE, None), "k")
+    assert action_and_outcome(again) == (Action.ACK, Outcome.CREATED)
 
 
 async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world, handler):

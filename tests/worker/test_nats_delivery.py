@@ -42,8 +42,8 @@ class Publisher:
     def __init__(self):
         self.published: list[dict[str, Any]] = []
 
-    async def publish(self, *_what, **told):
-        self.published.append(told)
+    async def publish(self, *_what, **message):
+        self.published.append(message)
 
 
 class Broker(Publisher):
@@ -110,9 +110,9 @@ async def published(broker, headers, outcome=None):
 async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(headers, about):
     broker = Broker()
     await published(broker, headers)
-    (told,) = broker.client.published
+    (message,) = broker.client.published
 
-    assert told["headers"].items() >= {"correlation_id": about, **headers}.items()
+    assert message["headers"].items() >= {"correlation_id": about, **headers}.items()
     assert broker.published == []
 
 
@@ -142,7 +142,7 @@ async def test_outcomes_share_a_message_id_only_if_no_other_can_lie_between(firs
     broker = Broker()
     for outcome in (first, second):
         await published(broker, {}, outcome)
-    before, after = (told["headers"].get("Nats-Msg-Id", object()) for told in broker.client.published)
+    before, after = (message["headers"].get("Nats-Msg-Id", object()) for message in broker.client.published)
 
     assert (before == after) is is_the_same
 
@@ -150,10 +150,10 @@ async def test_outcomes_share_a_message_id_only_if_no_other_can_lie_between(firs
 async def test_the_middlewares_of_a_broker_see_what_is_published():
     broker = Broker(object())
     await published(broker, {})
-    (told,) = broker.published
+    (message,) = broker.published
 
-    assert (told["correlation_id"], told["headers"]["correlation_id"]) == ("intent-7", "intent-7")
-    assert (told["stream"], broker.client.published) == ("OUTCOMES", [])
+    assert (message["correlation_id"], message["headers"]["correlation_id"]) == ("intent-7", "intent-7")
+    assert (message["stream"], broker.client.published) == ("OUTCOMES", [])
 
 
 async def test_a_command_without_correlation_id_gets_a_new_one():
@@ -161,7 +161,7 @@ async def test_a_command_without_correlation_id_gets_a_new_one():
     line = JetStreamBroker(broker, WorkerSettings())
     for _ in range(2):
         await line.send(line.settings.commands, b"{}", {})
-    first, second = (told["headers"]["correlation_id"] for told in broker.client.published)
+    first, second = (message["headers"]["correlation_id"] for message in broker.client.published)
 
     assert first
     assert first != second

@@ -143,10 +143,10 @@ async def test_a_worker_refused_while_reconnecting_recovers(case, door, monkeypa
 
 
 async def test_the_configured_error_callback_is_still_called(case, door):
-    told = []
+    errors = []
 
     async def tell(error):
-        told.append(str(error))
+        errors.append(str(error))
         raise error
 
     run, connection = await working(case)
@@ -158,7 +158,7 @@ async def test_the_configured_error_callback_is_still_called(case, door):
         return connection.stats["reconnects"] == 1
 
     await until(back)
-    assert f"nats: '{FINAL[0]}'" in told
+    assert f"nats: '{FINAL[0]}'" in errors
 
 
 async def test_a_connection_that_is_not_reconnected_ends_the_worker(case, door, monkeypatch):

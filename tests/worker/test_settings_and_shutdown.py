@@ -70,8 +70,8 @@ def caused_by(error):
     """Return an error like the driver's, with the broker's address in its text."""
     try:
         raise ConnectionError("Error 111 connecting to me:secret@host") from error
-    except ConnectionError as told:
-        return told
+    except ConnectionError as driver_error:
+        return driver_error
 
 
 @each(

@@ -18,14 +18,14 @@ class Desk:
     def __init__(self, client, **settings):
         self.client = client
         self.handler = Handler(client)
-        self.told, self.gate = [], None
+        self.published, self.gate = [], None
         self.headers = []
         self.sweeper = Sweeper(self.handler, self.publish, **settings)
 
     async def publish(self, outcome, headers):
         if self.gate is not None:
             await self.gate()
-        self.told.append((outcome.key, outcome.outcome.value, outcome.order_id))
+        self.published.append((outcome.key, outcome.outcome.value, outcome.order_id))
         self.headers.append(headers)
 
     async def ended_doubt(self, key):
@@ -51,7 +51,7 @@ async def test_the_end_of_a_doubt_is_published_once(make):
     report = await desk.sweeper.sweep()
     await desk.sweeper.sweep()
 
-    assert desk.told == [("a", "created", "tx-a"), ("b", "created", "tx-b")]
+    assert desk.published == [("a", "created", "tx-a"), ("b", "created", "tx-b")]
     assert desk.headers == [{"traceparent": "00"}] * 2
     assert report.in_doubt == 0
 
@@ -70,9 +70,9 @@ async def test_an_outcome_that_cannot_be_published_blocks_no_other_and_is_publis
     with pytest.raises(OSError):
         await desk.sweeper.sweep()
 
-    assert desk.told == [("b", "created", "tx-b")]
+    assert desk.published == [("b", "created", "tx-b")]
     await desk.sweeper.sweep()
-    assert desk.told[1:] == [("a", "created", "tx-a")]
+    assert desk.published[1:] == [("a", "created", "tx-a")]
 
 
 async def test_a_failed_recovery_does_not_keep_outcomes_from_being_published(make, monkeypatch):
@@ -85,7 +85,7 @@ async def test_a_failed_recovery_does_not_keep_outcomes_from_being_published(mak
     with pytest.raises(JournalFailed):
         await desk.sweeper.sweep()
 
-    assert desk.told == [("a", "created", "tx-a")]
+    assert desk.published == [("a", "created", "tx-a")]
 
 
 async def test_a_cancelled_sweep_ends_even_if_the_pending_outcomes_cannot_be_read(make, monkeypatch):
@@ -164,7 +164,7 @@ async def test_a_stopped_sweep_ends_after_the_current_outcome(make):
     desk.gate.open()
     await stopping
 
-    assert desk.told == [("a", "created", "tx-a")]
+    assert desk.published == [("a", "created", "tx-a")]
     assert [one.key async for one in desk.handler.untold()] == ["b"]
 
 
@@ -177,7 +177,7 @@ async def test_a_sweep_stopped_without_a_grace_period_is_cancelled(make):
     await desk.sweeper.stop(task, patience=0)
 
     assert task.cancelled()
-    assert desk.told == []
+    assert desk.published == []
 
 
 @pytest.mark.parametrize("wrong", [0, float("inf"), "often"])

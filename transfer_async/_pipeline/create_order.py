@@ -65,13 +65,13 @@ from transfer_async._pipeline.call import (
 )
 from transfer_async._pipeline.hooks import PreflightHook, broken_hook, checked_receipt, own_copy
 from transfer_async._pipeline.outcomes import (
+    annotate_journal_failure,
     check_key,
     definite_failure,
     doubt_on_record,
     flush_unjournaled,
     replay_created,
     replay_refused,
-    report_lost_undos,
     settle,
     settle_doubt,
     undo_earlier,
@@ -80,7 +80,6 @@ from transfer_async._pipeline.outcomes import (
 from transfer_async._support.clock import seconds_left, within
 from transfer_async._support.util import Raised, is_end, log, try_call
 from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
-from transfer_async.journal.protocol import KeyForgotten
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
 MAX_CLAIM_AGE = 900.0
@@ -106,9 +105,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         except TransferError as failed:
             response = await send_again(context, call, sending, failed)
     except JournalFailed as lost:
-        if isinstance(lost, KeyForgotten):
-            report_lost_undos(context, call.work, claimed)
-        annotate_error(lost, call.work, order_may_exist=True)
+        annotate_journal_failure(context, call.work, claimed, lost)
         raise
     except OutcomeUnknown as doubt:
         return await went_in_doubt(context, call, claimed, doubt)

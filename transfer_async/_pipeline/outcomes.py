@@ -312,9 +312,7 @@ async def definite_failure(
     try:
         verdict = await context.journal.write(work.intent.key, transition, certain=ending.outcome)
     except JournalFailed as error:
-        if isinstance(error, KeyForgotten):
-            report_lost_undos(context, work, claimed)
-        annotate_error(error, work, order_may_exist=True)
+        annotate_journal_failure(context, work, claimed, error)
         raise
     if verdict.denial is None:
         if ending.outcome is Outcome.REFUSED:
@@ -401,13 +399,15 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
     )
 
 
-def report_lost_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> None:
-    """Log the hooks that no recovery will undo, because the journal lost the record of the claim.
+def annotate_journal_failure(
+    context: ClientCore, work: OrderProgress, claimed: ClaimedKey, error: JournalFailed
+) -> None:
+    """Add the call's outcome to ``error``, after which the call neither continues nor undoes its hooks.
 
-    This call does not undo them either. Another worker may have taken over the claim and sent the order
-    before the record was lost.
+    If the journal lost the record of the claim, no recovery will undo them either, so they are logged.
+    Another worker may have taken over the claim and sent the order before the record was lost.
     """
-    if undos := pending_undos(context, work, claimed):
+    if isinstance(error, KeyForgotten) and (undos := pending_undos(context, work, claimed)):
         log.error(
             "the journal lost the record of the key %r, so no recovery will undo %s of the intent %s, for "
             "which this call created no order: undo them yourself once you know that no order exists",
@@ -415,6 +415,7 @@ def report_lost_undos(context: ClientCore, work: OrderProgress, claimed: Claimed
             [pending.hook for pending in undos],
             work.intent.id,
         )
+    annotate_error(error, work, order_may_exist=True)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:

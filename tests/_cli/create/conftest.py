@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import asked
-from tests.support.order_files import csv_text, row, told
+from tests.support.order_files import csv_text, outcomes_in, row
 from transfer_async.sandbox import Sandbox
 
 PERSONAL = ("@bulk.example", "@example.com", "s3cr3t")
@@ -51,8 +51,8 @@ class Bench:
         assert not any(person in result.output for person in PERSONAL)
         return result
 
-    async def told(self) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(told, self.outcomes)
+    async def outcome_lines(self) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(outcomes_in, self.outcomes)
 
     async def files(self) -> list[str]:
         return sorted(await asyncio.to_thread(os.listdir, self.directory))

@@ -42,15 +42,15 @@ NOBODY = {"poster_recipient_username": "nobody@example.com"}
 async def test_the_orders_of_a_file_are_created_and_their_outcomes_are_written(bench):
     file = await bench.orders(*(row(number) for number in range(1, 31)))
     result = await bench.run(file)
-    told = await bench.told()
+    outcomes = await bench.outcome_lines()
 
     assert "30 orders in " in result.stdout
     assert ": 30 created" in result.stdout
     assert f"outcomes: {bench.outcomes}" in result.stdout
     assert "the journal is new" in result.stderr
-    assert {one["order_id"] for one in told} == set(bench.sandbox.orders)
-    assert sorted(one["line"] for one in told) == list(range(2, 32))
-    assert not any(person in str(told) for person in PERSONAL)
+    assert {one["order_id"] for one in outcomes} == set(bench.sandbox.orders)
+    assert sorted(one["line"] for one in outcomes) == list(range(2, 32))
+    assert not any(person in str(outcomes) for person in PERSONAL)
     assert stat.S_IMODE((await asyncio.to_thread(bench.outcomes.stat)).st_mode) == 0o600
     assert await bench.files() == ["journal.db", "orders.csv", "orders.csv.outcomes.jsonl"]
 
@@ -83,7 +83,7 @@ async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
         assert "nothing was sent" in result.stderr
         assert dry.stderr == result.stderr
         assert "no errors found" not in dry.stdout
-    assert bench.sent == len(await bench.told()) == 2
+    assert bench.sent == len(await bench.outcome_lines()) == 2
     assert other.name not in await bench.files()
 
 
@@ -203,8 +203,8 @@ async def test_unreadable_lines_of_outcomes_are_counted_and_do_not_stop_a_run(be
     result = await bench.run_one()
 
     count = text.count(b"\n") + (not text.endswith(b"\n"))
-    told = f"orders.csv.outcomes.jsonl: unreadable lines, not compared with the journal: {count}\n"
-    assert (told in result.stderr) == bool(text)
+    warning = f"orders.csv.outcomes.jsonl: unreadable lines, not compared with the journal: {count}\n"
+    assert (warning in result.stderr) == bool(text)
 
 
 async def test_a_file_of_outcomes_that_cannot_be_read_stops_a_run(bench, monkeypatch):
@@ -452,8 +452,8 @@ async def test_a_corrected_line_keeps_its_key(bench):
     file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
     runs = [await bench.run(file, code=3) for _ in range(2)]
 
-    told = [one for one in await bench.told() if one["outcome"] == "refused"]
-    assert [one["fields"] for one in told] == [["poster_recipient_username"]]
+    refused = [one for one in await bench.outcome_lines() if one["outcome"] == "refused"]
+    assert [one["fields"] for one in refused] == [["poster_recipient_username"]]
     advice = "refused again: 1 (Refused 1). The service named these fields: poster_recipient_username 1. "
     assert all(advice in result.stdout for result in runs)
     await bench.run(await bench.orders(row(1), row(2)))
@@ -464,8 +464,8 @@ async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
     """The key is free, but the line still contains the same order. To pay it, the user needs another key."""
     bench.sandbox.faults.add(CloseBeforeReading())
     await bench.run_one(code=5)
-    words = ["journal", "refute", row(1)["key"], "--by", "ada", "--reason", "sure", "--yes"]
-    refuted = await asked(*words, "--settle-after", "0")
+    arguments = ["journal", "refute", row(1)["key"], "--by", "ada", "--reason", "sure", "--yes"]
+    refuted = await asked(*arguments, "--settle-after", "0")
     again = await bench.run_one(code=3)
     await bench.run(await bench.orders(row(1, key="another")))
 
@@ -521,7 +521,7 @@ async def test_the_hooks_place_the_holds_and_the_factorys_resolve_is_called_for_
     # The third order has a hold that the bank itself placed.
     assert sorted(intent.key for intent in bank.intents) == ["payment-0000001", "payment-0000002"]
     assert len(bank.open) == 1
-    assert FOUND in [one.get("order_id") for one in await bench.told()]
+    assert FOUND in [one.get("order_id") for one in await bench.outcome_lines()]
 
 
 async def test_an_order_that_a_hook_refused_may_be_sent_by_the_same_command(bench, bank):
@@ -629,7 +629,7 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert result.exit_code == 0
     assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
-    words = " ".join(result.output.split())
-    assert "hooks and, optionally, resolve, token, retry and other settings." in words
-    assert f"{create_command.AT_LEAST}, or twice --concurrency if that is more ({2 * 16} by default)" in words
-    assert "[default: 16;" in words
+    text = " ".join(result.output.split())
+    assert "hooks and, optionally, resolve, token, retry and other settings." in text
+    assert f"{create_command.AT_LEAST}, or twice --concurrency if that is more ({2 * 16} by default)" in text
+    assert "[default: 16;" in text

@@ -156,20 +156,20 @@ def test_the_orders_are_not_overwritten_under_any_name(path, tmp_path, end):
 
 
 @each(
-    ("holder", "call", "told"),
+    ("holder", "call", "message"),
     [
         (Path, "replace", "cannot rename"),
         (os, "open", "cannot write"),
         (create_outcomes.fcntl, "flock", "cannot write"),
     ],
 )
-def test_an_error_of_the_system_is_reported_and_the_lock_is_released(path, holder, call, told):
+def test_an_error_of_the_system_is_reported_and_the_lock_is_released(path, holder, call, message):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holder, call, refused)
-        with pytest.raises(ValueError, match=rf"{told} .* \(Permission denied\)"):
+        with pytest.raises(ValueError, match=rf"{message} .* \(Permission denied\)"):
             OutcomeFile(path)
     OutcomeFile(path).close()
 
@@ -200,7 +200,7 @@ def test_a_partial_write_is_continued(outcomes, monkeypatch):
 ORDER = Order.from_json(encode(order_json()))
 
 
-def said(result) -> dict:
+def parsed_line(result) -> dict:
     line = outcome_line(7, "k", result)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
@@ -208,29 +208,29 @@ def said(result) -> dict:
 
 
 def test_the_line_of_an_order_has_what_the_service_recorded_exactly():
-    told = said(ORDER)
+    data = parsed_line(ORDER)
 
-    assert (told["line"], told["key"], told["outcome"], told["order_may_exist"]) == (7, "k", "created", True)
-    assert told["order_id"] == ORDER.id
-    assert told["poster_amount"] == format(ORDER.poster_amount, "f")
-    assert not any("@" in str(value) for value in told.values())
+    assert (data["line"], data["key"], data["outcome"], data["order_may_exist"]) == (7, "k", "created", True)
+    assert data["order_id"] == ORDER.id
+    assert data["poster_amount"] == format(ORDER.poster_amount, "f")
+    assert not any("@" in str(value) for value in data.values())
 
 
 @pytest.mark.parametrize("fee", ["1e5000000", "1e-5000000", "0e999999999999"])
 def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
     written = encode(order_json())
     order = Order.from_json(written.replace(b'"poster_fee":', b'"poster_fee":%s,"_":' % fee.encode()))
-    told = said(order)
+    data = parsed_line(order)
 
-    assert Decimal(told["poster_fee"]) == order.poster_fee == Decimal(fee)
-    assert len(told["poster_fee"]) < 20
+    assert Decimal(data["poster_fee"]) == order.poster_fee == Decimal(fee)
+    assert len(data["poster_fee"]) < 20
 
 
 REFUSED = Refused(status=422, order_may_exist=False)
 
 
 @each(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (REFUSED, {"outcome": "refused", "order_may_exist": False, "status": 422}),
         (OutcomeUnknown(status=503), {"outcome": "unknown", "order_may_exist": True, "status": 503}),
@@ -241,9 +241,9 @@ REFUSED = Refused(status=422, order_may_exist=False)
         (InvalidOrder([("held", "is missing")]), {"reason": "the command is not valid: held: is missing"}),
     ],
 )
-def test_the_line_of_an_error_has_what_is_certain(error, told):
-    found = said(error)
+def test_the_line_of_an_error_has_what_is_certain(error, expected):
+    found = parsed_line(error)
 
-    assert {name: found[name] for name in told} == told
+    assert {name: found[name] for name in expected} == expected
     assert found["error"] == type(error).__name__
     assert "Ada" not in str(found)

@@ -57,9 +57,9 @@ def test_the_rate_does_not_depend_on_how_often_it_is_updated(time, lines, progre
 
 
 def test_durations_are_shown_in_two_units():
-    told = {0: "0.0 s", 9.94: "9.9 s", 59.4: "59 s", 61: "1 min 1 s", 3599.7: "1 h 0 min", 90_000: "1 d 1 h"}
+    texts = {0: "0.0 s", 9.94: "9.9 s", 59.4: "59 s", 61: "1 min 1 s", 3599.7: "1 h 0 min", 90_000: "1 d 1 h"}
 
-    assert {seconds: duration(seconds) for seconds in told} == told
+    assert {seconds: duration(seconds) for seconds in texts} == texts
 
 
 def test_a_line_of_progress_is_written_every_few_seconds(time, lines, progress):

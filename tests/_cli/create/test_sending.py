@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.bank import Gate, World
 from tests.support.cases import each
-from tests.support.order_files import row, told
+from tests.support.order_files import outcomes_in, row
 from transfer_async._cli import create_command, create_input
 from transfer_async._cli.create_command import AT_LEAST, NOT_READY, BulkRun, CircuitBreaker, request_of
 from transfer_async._cli.create_input import COLUMNS, Changed, Record
@@ -45,14 +45,14 @@ class Heard:
     """A progress display that records its calls."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.on_show: Any = lambda: None
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
         self.on_show()
 
     def say(self, line: str) -> None:
-        self.said.append(line)
+        self.lines.append(line)
 
 
 class Desk:
@@ -82,8 +82,8 @@ class Desk:
             made = self.bulk(client or own, total=len(numbers), concurrency=concurrency)
             await made.run(records(*numbers, **changes))
 
-    async def told(self) -> dict[int, dict[str, Any]]:
-        return {one["line"]: one for one in await asyncio.to_thread(told, self.outcomes.part)}
+    async def outcome_lines(self) -> dict[int, dict[str, Any]]:
+        return {one["line"]: one for one in await asyncio.to_thread(outcomes_in, self.outcomes.part)}
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, mon
             await desk.bulk(client, total=500).run(changing())
 
     # The lines that had been read ahead.
-    assert len(await desk.told()) == len(desk.world.sandbox.orders) == 24
+    assert len(await desk.outcome_lines()) == len(desk.world.sandbox.orders) == 24
 
 
 # --- other workers' leases ------------------------------------------------------------------------
@@ -130,10 +130,10 @@ async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
     await killed(desk, 5, at=Create)  # its order had been sent
     await desk.run(*range(1, 9))
 
-    assert desk.progress.said == ["waiting up to 1 min 0 s for another worker's lease to expire: 2 lines"]
+    assert desk.progress.lines == ["waiting up to 1 min 0 s for another worker's lease to expire: 2 lines"]
     assert sum(desk.world.time.slept) == pytest.approx(60.0, abs=1)
     assert desk.made.is_complete
-    outcomes = await desk.told()
+    outcomes = await desk.outcome_lines()
     assert [outcomes[line]["outcome"] for line in (4, 6)] == ["created", "unknown"]
 
 
@@ -153,7 +153,7 @@ async def test_a_line_is_retried_soon_after_a_live_worker_has_finished_its_key(d
         await desk.run(1, 2)
 
     assert desk.world.time.slept == [create_command.FIRST_WAIT]
-    assert (await desk.told())[3]["order_id"] == busy.result().id
+    assert (await desk.outcome_lines())[3]["order_id"] == busy.result().id
     assert desk.made.is_complete
 
 
@@ -176,7 +176,7 @@ async def test_a_line_is_not_sent_while_another_worker_keeps_its_key(desk):
     assert Busy.asked == 1 + 4
     assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_command.MARGIN])
     assert (desk.made.is_complete, desk.made.gave_up) == (True, None)
-    assert (await desk.told())[2]["error"] == "KeyBusy"
+    assert (await desk.outcome_lines())[2]["error"] == "KeyBusy"
     assert desk.tally.exit_code == 4
 
 
@@ -185,7 +185,7 @@ async def test_the_number_of_postponed_lines_is_limited(desk, monkeypatch):
     await killed(desk, 1, 2, 3)
     await desk.run(1, 2, 3, concurrency=1)
 
-    outcomes = await desk.told()
+    outcomes = await desk.outcome_lines()
     assert [outcomes[line]["outcome"] for line in (2, 3, 4)] == ["created", "created", "not_sent"]
 
 
@@ -200,7 +200,7 @@ async def test_a_stopped_run_does_not_wait_for_a_lease(desk):
     await desk.run(1)
 
     assert not desk.made.is_complete
-    assert (await desk.told()) == {}
+    assert (await desk.outcome_lines()) == {}
 
 
 async def test_a_run_stopped_while_busy_lines_are_retried_starts_no_further_line(desk):
@@ -209,7 +209,7 @@ async def test_a_run_stopped_while_busy_lines_are_retried_starts_no_further_line
     desk.progress.on_show = lambda: desk.stopping.by or desk.stopping.ask(signal.SIGINT)
     await desk.run(1, 2, 3, concurrency=1)
 
-    assert 1 <= len(await desk.told()) == len(desk.world.sandbox.orders) < 3
+    assert 1 <= len(await desk.outcome_lines()) == len(desk.world.sandbox.orders) < 3
     assert not desk.made.is_complete
 
 
@@ -262,11 +262,11 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
 
     why = "10 consecutive orders failed with Unauthorized: the service does not accept the token"
     assert (desk.made.gave_up or "").startswith(why)
-    assert desk.progress.said[-1].endswith("finishing the orders in flight")
+    assert desk.progress.lines[-1].endswith("finishing the orders in flight")
     assert len(desk.world.bank.placed) < 10 + 2 * 4
     assert desk.world.bank.open == {}
     assert not desk.made.is_complete
-    assert len(await desk.told()) == desk.tally.done
+    assert len(await desk.outcome_lines()) == desk.tally.done
 
 
 async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
@@ -278,7 +278,7 @@ async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
 
     assert "JournalFailed" in (desk.made.gave_up or "")
     assert 50 <= len(desk.world.sandbox.orders) <= desk.tally.done < 50 + AT_LEAST + 2 * 4
-    assert desk.progress.said[-1].endswith("finishing the orders in flight")
+    assert desk.progress.lines[-1].endswith("finishing the orders in flight")
 
 
 # --- stopping -------------------------------------------------------------------------------------
@@ -289,7 +289,9 @@ async def test_a_stopped_run_writes_the_outcomes_of_orders_in_flight(desk):
     await desk.run(*range(1, 1001))
 
     assert 10 <= desk.tally.done <= 10 + 4 + 1
-    assert {one["order_id"] for one in (await desk.told()).values()} == set(desk.world.sandbox.orders)
+    assert {one["order_id"] for one in (await desk.outcome_lines()).values()} == set(
+        desk.world.sandbox.orders
+    )
     assert not desk.made.is_complete
 
 
@@ -301,8 +303,8 @@ async def test_a_second_signal_cuts_off_the_orders_in_flight(desk):
         desk.stopping.ask(signal.SIGINT)
     await running
 
-    assert [one["outcome"] for one in (await desk.told()).values()] == ["unknown", "unknown"]
-    assert desk.progress.said[0].startswith("stopping:")
+    assert [one["outcome"] for one in (await desk.outcome_lines()).values()] == ["unknown", "unknown"]
+    assert desk.progress.lines[0].startswith("stopping:")
 
 
 async def test_an_order_cut_off_before_it_is_sent_has_no_outcome(desk):
@@ -314,7 +316,7 @@ async def test_an_order_cut_off_before_it_is_sent_has_no_outcome(desk):
     desk.world.bank.on_place = never
     await desk.run(1, held="")
 
-    assert (await desk.told()) == {}
+    assert (await desk.outcome_lines()) == {}
     assert not desk.made.is_complete
     assert desk.world.bank.open == {}
 

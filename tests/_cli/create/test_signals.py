@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Running, running
-from tests.support.order_files import csv_file, told
+from tests.support.order_files import csv_file, outcomes_in
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async.sandbox import StallAfterProcessing
 
@@ -45,7 +45,7 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
         await command.line(STOPPING)
         bench.sandbox.faults.release()
         stopped, output = await command.end()
-    part = await asyncio.to_thread(told, bench.part)
+    part = await asyncio.to_thread(outcomes_in, bench.part)
     bench.sandbox.faults.add(StallAfterProcessing(), times=3)
     async with started(bench, "--concurrency", "3", *options[2:]) as command:
         await bench.sandbox.stalled(3)
@@ -59,7 +59,7 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
     assert "run the same command again" in output
     assert [item["outcome"] for item in part] == ["created"] * 4
     assert "57 created, 3 unknown" in summary
-    assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
+    assert len(bench.sandbox.orders) == len(await bench.outcome_lines()) == LINES
 
 
 @ONLY_IN_TRIALS
@@ -95,12 +95,12 @@ async def test_a_terminal_shows_a_bar_and_the_result_goes_to_stdout(bench):
     async with started(bench, stderr=theirs) as command:
         os.close(theirs)
         seen = await asyncio.to_thread(all_of, ours)
-        ended, said = await command.end()
+        ended, output = await command.end()
 
     assert b"creating: 60 of 60 lines: 60 created" in seen
     assert "━".encode() in seen
     assert b"a second: 60 created" not in seen
-    assert said.startswith("60 orders in ")
+    assert output.startswith("60 orders in ")
     assert ended == 0
 
 
@@ -122,4 +122,4 @@ async def test_a_run_continues_when_its_output_is_closed(bench):
         code, _ = await command.end()
 
     assert code == 0
-    assert len(await bench.told()) == LINES
+    assert len(await bench.outcome_lines()) == LINES

@@ -45,10 +45,10 @@ class Served:
     def origin(self) -> str:
         return self.address.partition("/enter")[0]
 
-    async def get(self, path: str, **words: object) -> tuple[int, str, str]:
+    async def get(self, path: str, **options: object) -> tuple[int, str, str]:
         """Return the status, the text and the cookie of a response. Redirects are not followed."""
         url = path if "://" in path else self.origin + path
-        async with self.http.get(url, allow_redirects=False, **words) as answer:  # type: ignore[arg-type] # words of any kind
+        async with self.http.get(url, allow_redirects=False, **options) as answer:  # type: ignore[arg-type] # options of any kind
             return answer.status, await answer.text(), answer.headers.get("Set-Cookie", "")
 
 
@@ -190,8 +190,8 @@ async def test_an_idle_browser_is_signed_out(served):
     assert (used, ended[0], after[0]) == ([200, 200, 200], 401, 403)
     assert "Signed out after 30 minutes of inactivity." in ended[1]
     assert "payment-1" not in ended[1] + after[1]
-    said = "signed out after 30 minutes of inactivity; this address works once, in one browser:"
-    assert await served.lines.get() == said
+    message = "signed out after 30 minutes of inactivity; this address works once, in one browser:"
+    assert await served.lines.get() == message
     served.address = await served.lines.get()
     assert (await served.get(await served.enters()))[0] == 200
 
@@ -203,17 +203,17 @@ async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served, q
     for _ in range(2):
         pass_(servers.IDLE_TIMEOUT / 2)
         statuses.append((await served.get(f"{desk}{query}"))[0])
-    said = [await served.lines.get(), await served.lines.get()]
+    messages = [await served.lines.get(), await served.lines.get()]
 
     assert statuses == [200, 401]
-    assert len(said) == 2
+    assert len(messages) == 2
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
 @each(
-    ("words", "code", "told"),
+    ("arguments", "code", "message"),
     [
         ("--journal nowhere.db --scope live", 2, "--journal: the file nowhere.db does not exist"),
         ("--journal {path}", 2, "--scope, --base-url or TRANSFER_BASE_URL is required"),
@@ -223,15 +223,15 @@ async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served, q
         ("--journal {path} --scope live --by ada", 1, ""),  # the file is no journal
     ],
 )
-async def test_wrong_usage_is_reported_in_one_line(words, code, told, tmp_path, monkeypatch):
+async def test_wrong_usage_is_reported_in_one_line(arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.delenv("TRANSFER_BASE_URL", raising=False)
     path = tmp_path / "journal.db"
     await asyncio.to_thread(path.write_text, "no journal")
 
-    result = await asked("desk", *(word.format(path=path) for word in words.split(" ")), code=code)
+    result = await asked("desk", *(word.format(path=path) for word in arguments.split(" ")), code=code)
 
     assert result.stdout == ""
-    assert result.stderr.startswith(f"desk: {told}")
+    assert result.stderr.startswith(f"desk: {message}")
     assert result.stderr.count("\n") == 1
 
 
@@ -241,8 +241,8 @@ async def test_a_port_in_use_is_reported(tmp_path, monkeypatch):
     async with SQLiteJournal(tmp_path / "journal.db"):
         pass
 
-    words = ["--journal", tmp_path / "journal.db", "--scope", "live", "--port", port]
-    result = await asked("desk", *words, code=1)
+    options = ["--journal", tmp_path / "journal.db", "--scope", "live", "--port", port]
+    result = await asked("desk", *options, code=1)
 
     assert "desk: " in result.stderr
     server.close()

@@ -19,7 +19,7 @@ async def asked(*arguments: Any, answers: str | None = None, code: int = 0) -> A
     return result
 
 
-async def told(*arguments: Any) -> Any:
+async def json_of(*arguments: Any) -> Any:
     """Run a command with ``--json``. Return the parsed document."""
     return json.loads((await asked(*arguments, "--json")).stdout)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, BEN, asked, corrupt_intents, told
+from tests._cli.journal.terminal import ADA, BEN, asked, corrupt_intents, json_of
 from tests.support.bank import NOON, World, owed_hooks
 from tests.support.cases import each
 from transfer_async import CauseKind, JournalFailed, KeyState, UnreadableOrder
@@ -31,7 +31,7 @@ async def doubted(world: World) -> World:
 async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(doubted):
     """When an interrupted script is run again, it must not stop at a decision that it has already made."""
     first, again = [await asked(*SEEN, *ADA) for _ in range(2)]
-    as_json = await told(*SEEN, *ADA)
+    as_json = await json_of(*SEEN, *ADA)
 
     entry = await doubted.entry("doubt")
     assert first.output == again.output == "doubt: created; its order is tx-seen\n"
@@ -78,7 +78,7 @@ async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwa
 async def test_no_release_is_announced_for_a_corrupt_record(doubted):
     await corrupt_intents(doubted)
     no = await asked(*REFUTE, "--undone", answers="n\n", code=1)
-    proposed = await told("propose", "doubt", "refute", "--undone", *ADA)
+    proposed = await json_of("propose", "doubt", "refute", "--undone", *ADA)
     approving = await asked("approve", "doubt", *BEN, answers="n\n", code=1)
 
     assert proposed["proposal"]["decision"] == "refute"
@@ -94,7 +94,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(doubted):
     await asked("resolve", "doubt", "--order-id", "tx-wrong", *ADA)
     right = await asked("amend", "doubt", "--order-id", "tx-right", *BEN)
     back = await asked("amend", "doubt", "--in-doubt", *BEN)
-    shown = await told("show", "doubt")
+    shown = await json_of("show", "doubt")
 
     assert right.stdout == "doubt: created; its order is tx-right\n"
     find_out = "find out whether its order exists, then resolve or refute the order"
@@ -146,7 +146,7 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted):
 
 
 @each(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         ([*SEEN, "--by", "ada"], "--reason is required when not interactive: give your evidence"),
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
@@ -171,15 +171,15 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted):
         ),
     ],
 )
-async def test_a_usage_error_leaves_the_doubt(doubted, words, line):
-    result = await asked(*words, code=2)
+async def test_a_usage_error_leaves_the_doubt(doubted, arguments, line):
+    result = await asked(*arguments, code=2)
 
     assert result.stderr.startswith(f"journal: {line}")
     assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
 
 
 @each(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["resolve", "created", "--order-id", "tx-seen", *ADA], "must be in doubt; it is created ("),
         (["resolve", "never", "--order-id", "tx-1"], "has no record in this scope\n"),
@@ -189,9 +189,9 @@ async def test_a_usage_error_leaves_the_doubt(doubted, words, line):
         (["note", "never", "seen", "--by", "ada"], "has no record in this scope\n"),
     ],
 )
-async def test_an_unknown_or_created_key_is_reported_before_any_question(world, words, why):
+async def test_an_unknown_or_created_key_is_reported_before_any_question(world, arguments, why):
     await world.create(key="created")
-    result = await asked(*words, code=1)
+    result = await asked(*arguments, code=1)
 
     assert (result.stdout, result.stderr.count("\n")) == ("", 1)
     assert result.stderr.startswith(f"journal: key: {why}")
@@ -268,7 +268,7 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(world, request)
     """Without this, a person must search for the order at the service, although its id was received."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     order_id = (await world.fails(UnreadableOrder, key="doubt")).order_id
-    shown = await told("show", "doubt")
+    shown = await json_of("show", "doubt")
     not_interactive = await asked("resolve", "doubt", *ADA, code=2)
     request.getfixturevalue("somebody")
     no = await asked("resolve", "doubt", *ADA, answers="n\n", code=1)

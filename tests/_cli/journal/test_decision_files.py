@@ -239,7 +239,7 @@ async def test_a_file_of_another_form_is_refused(world, tmp_path, name, text, fa
 
 
 @each(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         ("resolve", "KEY or --from FILE is required"),
         ("resolve a --dry-run --order-id tx-1", "--dry-run: needs --from"),
@@ -250,8 +250,8 @@ async def test_a_file_of_another_form_is_refused(world, tmp_path, name, text, fa
         ("resolve --from nowhere.csv", "FILE: cannot be read (No such file or directory)"),
     ],
 )
-async def test_options_that_do_not_go_together_are_refused(doubts, words, why):
-    result = await asked(*words.split(), code=2)
+async def test_options_that_do_not_go_together_are_refused(doubts, arguments, why):
+    result = await asked(*arguments.split(), code=2)
 
     assert result.stderr == f"journal: {why}\n"
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}

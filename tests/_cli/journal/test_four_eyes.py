@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, BEN, asked, told
+from tests._cli.journal.terminal import ADA, BEN, asked, json_of
 from transfer_async import KeyState, Operators
 from transfer_async._cli import journal_output
 
@@ -44,10 +44,10 @@ async def test_an_approval_waits_for_the_given_time_too(world):
 
 async def test_the_proposals_id_is_required_when_not_interactive(world):
     await world.in_doubt()
-    proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
+    proposal = (await json_of("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     unnamed = await asked("approve", "k", "--yes", *BEN, code=2)
     other = await asked("approve", "k", "--yes", "--proposal", "another", *BEN, code=1)
-    record = await told("approve", "k", "--yes", "--proposal", proposal["id"], *BEN)
+    record = await json_of("approve", "k", "--yes", "--proposal", proposal["id"], *BEN)
 
     content = {"decision": "resolve", "order_id": "tx-1", "by": "ada", "reason": "seen on the statement"}
     assert proposal.items() >= content.items()
@@ -60,7 +60,7 @@ async def test_the_proposals_id_is_required_when_not_interactive(world):
 async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(world, at_once, monkeypatch):
     """Without this, both persons believe that they approved it, but the history has only one name."""
     await world.in_doubt()
-    proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
+    proposal = (await json_of("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     approve = Operators.approve
 
     async def approve_second(self: Operators, key: str, **given: str) -> object:
@@ -81,13 +81,13 @@ async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
 async def test_a_proposal_is_shown_and_rejected(world):
     propose = ("propose", "k", "resolve", "--order-id", "tx-1", *ADA)
     await world.in_doubt()
-    proposal = (await told(*propose))["proposal"]
+    proposal = (await json_of(*propose))["proposal"]
     shown = await asked("show", "k")
     down = ("withdraw", "k", "--proposal", proposal["id"], "--yes", *BEN)
     rejected = await asked(*down)
     gone = await asked(*down, code=1)
-    another = (await told(*propose))["proposal"]
-    record = await told("withdraw", "k", "--proposal", another["id"], "--yes", *BEN)
+    another = (await json_of(*propose))["proposal"]
+    record = await json_of("withdraw", "k", "--proposal", another["id"], "--yes", *BEN)
 
     assert f"proposed    resolve as tx-1, by ada: seen on the statement ({proposal['id']})" in shown.stdout
     assert rejected.stdout == "k: in doubt; the proposal is withdrawn\n"
@@ -103,7 +103,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world):
     await asked("four-eyes", "waive", *ADA)
     rejected = await asked("four-eyes", "withdraw", *BEN)
     waiving = await asked("four-eyes", "waive", *ADA)
-    as_json = await told("four-eyes")
+    as_json = await json_of("four-eyes")
     same = await asked("four-eyes", "approve", *ADA, code=1)
     waived = await asked("four-eyes", "approve", *BEN)
 

@@ -56,14 +56,14 @@ async def test_a_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path):
 
 
 @each(
-    ("words", "variable", "line"),
+    ("options", "variable", "line"),
     [
         ([], "TRANSFER_BASE_URL", "journal: --scope, --base-url or TRANSFER_BASE_URL is required"),
         (["--base-url", "http://bank.example"], "TRANSFER_BASE_URL", "journal: --base-url: must"),
         (["--scope", "live"], "TRANSFER_JOURNAL", "Missing option '--journal'"),
     ],
 )
-async def test_a_journal_and_a_scope_or_a_base_url_are_required(world, words, variable, line, monkeypatch):
+async def test_a_journal_and_a_scope_or_a_base_url_are_required(world, options, variable, line, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delenv(variable)
-        assert line in (await asked("list", *words, code=2)).stderr
+        assert line in (await asked("list", *options, code=2)).stderr

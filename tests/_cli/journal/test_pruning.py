@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests._cli.journal.terminal import asked, everything, told
+from tests._cli.journal.terminal import asked, everything, json_of
 from tests.support.bank import NOON
 from tests.support.cases import each
 from transfer_async._cli import journal_output
@@ -14,7 +14,7 @@ JUNE = ["prune", "--before", "2024-06-01"]
 
 async def test_only_keys_that_ended_before_the_time_are_deleted(world):
     await everything(world)
-    assert await told("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes") == {"forgotten": 0}
+    assert await json_of("prune", "--before", "2024-05-06T11:00:00+00:00", "--yes") == {"forgotten": 0}
     result = await asked("prune", "--older-than", "90d", "--yes")
 
     assert result.stdout == f"{world.scope}: 1 key deleted\n"

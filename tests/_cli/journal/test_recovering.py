@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, asked, corrupt_intents, everything, told
+from tests._cli.journal.terminal import ADA, asked, corrupt_intents, everything, json_of
 from tests.support import commands
 from tests.support.cases import each
 from tests.support.trials import ONLY_IN_TRIALS
@@ -88,7 +88,7 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 async def test_recover_runs_the_banks_hooks_and_its_resolve(world, bank_module):
     await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
-    resolving = await told("recover", "--hooks", "our_bank:everything")
+    resolving = await json_of("recover", "--hooks", "our_bank:everything")
 
     assert result.stdout.splitlines() == [
         f"scope        {world.scope}",
@@ -118,11 +118,11 @@ async def test_a_corrupt_record_is_listed_and_can_be_refuted(world, bank_module)
     await world.in_doubt("doubt")
     await corrupt_intents(world)
     listed = await asked("list")
-    shown = await told("show", "doubt")
+    shown = await json_of("show", "doubt")
     recovered = await asked("recover", "--hooks", "our_bank:hooks", code=3)
     no = await asked("refute", "doubt", "--yes", "--settle-after", "0", *ADA, code=1)
     await asked("refute", "doubt", "--yes", "--settle-after", "0", "--undone", *ADA)
-    after = await told("show", "doubt")
+    after = await json_of("show", "doubt")
 
     assert "in doubt (unreadable)" in listed.stdout
     assert recovered.stdout.splitlines()[-1] == "unreadable       1"

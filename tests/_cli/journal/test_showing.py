@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, BEN, asked, everything, told
+from tests._cli.journal.terminal import ADA, BEN, asked, everything, json_of
 from tests.support import commands
 from tests.support.bank import NOON
 from tests.support.cases import each
@@ -29,7 +29,7 @@ async def test_a_created_key_is_not_listed(world):
     text = f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing abandoned\n"
     assert (await asked("list")).stdout == text  # the journal is empty
     await world.create(key="created")
-    result, listed = await asked("list"), await told("list")
+    result, listed = await asked("list"), await json_of("list")
 
     assert result.stdout == text
     assert (listed["keys"], listed["totals"]["keys"]) == ([], 0)
@@ -37,7 +37,7 @@ async def test_a_created_key_is_not_listed(world):
 
 async def test_pending_keys_are_listed_oldest_first_with_totals(world):
     await everything(world)
-    result, listed = await asked("list"), await told("list")
+    result, listed = await asked("list"), await json_of("list")
 
     *rows, total = result.stdout.splitlines()
     cells = [re.split(r" {2,}", row) for row in rows]
@@ -162,7 +162,7 @@ async def test_a_key_is_shown_with_its_history(world):
     await world.in_doubt("doubt")
     doubt, entry = (await asked("show", "doubt")).stdout, await world.entry("doubt")
     await asked("resolve", "doubt", "--order-id", "tx-seen", *ADA)
-    created, shown = (await asked("show", "doubt")).stdout, await told("show", "doubt")
+    created, shown = (await asked("show", "doubt")).stdout, await json_of("show", "doubt")
 
     for line in (
         "next step   The order probably exists: ask the service about it\n",
@@ -209,7 +209,7 @@ async def test_a_claimed_key_is_shown_with_the_end_of_its_lease(world):
     await world.crash(transitions.MarkSending)
     until = f"{(world.time.utc() + timedelta(seconds=60)):%Y-%m-%dT%H:%M:%S}.000Z"
 
-    assert (await told("show", "k"))["lease_until"] == until
+    assert (await json_of("show", "k"))["lease_until"] == until
     assert f"lease until {until}\n" in (await asked("show", "k")).stdout
 
 
@@ -217,7 +217,7 @@ async def test_the_cause_of_a_doubt_is_shown_with_the_attempts(world):
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1", "Retry-After": "0"}))
     world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
     await world.fails(Exception)
-    lines, shown = (await asked("show", "k")).stdout.splitlines(), await told("show", "k")
+    lines, shown = (await asked("show", "k")).stdout.splitlines(), await json_of("show", "k")
 
     cause = "the response's status does not show whether the order exists (status 503, request r-2)"
     assert f"cause       {cause}" in lines
@@ -236,7 +236,7 @@ async def test_the_parties_are_shown_only_on_request_and_the_history_records_the
     shown = await commands.asked(*with_order, "ada")
     as_json = await commands.asked(*with_order, "cleo", "--reason", "a call", "--json")
     created = await commands.asked("journal", "show", "created", "--with-order", *ADA, "--json")
-    looks = [step for step in (await told("show", "k"))["history"] if step["move"] == "look"]
+    looks = [step for step in (await json_of("show", "k"))["history"] if step["move"] == "look"]
 
     assert "poster      ada.eze@example.com" in shown.stdout
     assert "said to be  Ben Okri" in shown.stdout
@@ -302,8 +302,8 @@ async def test_a_note_is_in_the_history_and_changes_nothing(world):
     before = await world.entry()
 
     result = await asked("note", "k", "the service calls back at four", "--by", "ada")
-    noted = await told("note", "k", "it called", "--by", "ben")
-    after, record = await world.entry(), await told("show", "k")
+    noted = await json_of("note", "k", "it called", "--by", "ben")
+    after, record = await world.entry(), await json_of("show", "k")
 
     assert result.stdout == "k: your note was added to the history\n"
     assert noted == {"key": "k", "by": "ben", "note": "it called"}
@@ -315,16 +315,16 @@ async def test_a_note_is_in_the_history_and_changes_nothing(world):
 
 
 @each(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["note", "k", " ", "--by", "ada"], "TEXT: must be a non-empty line"),
         (["audit", "--since", "tomorrow"], "--since: must be a date or a time, as in 2026-01-01"),
     ],
 )
-async def test_an_empty_note_or_a_time_that_is_none_is_refused(world, words, why):
+async def test_an_empty_note_or_a_time_that_is_none_is_refused(world, arguments, why):
     await world.in_doubt("k")
 
-    assert why in (await asked(*words, code=2)).stderr
+    assert why in (await asked(*arguments, code=2)).stderr
 
 
 async def test_the_audit_lists_what_people_did_newest_first(world):
@@ -337,9 +337,9 @@ async def test_the_audit_lists_what_people_did_newest_first(world):
     await asked("approve", "second", "--proposal", proposal.id, "--yes", *BEN)
     await asked("note", "first", "called", "--by", "ben")
 
-    result, found = await asked("audit", "--decisions"), await told("audit")
-    by_ada, later = await told("audit", "--by", "ada"), await told("audit", "--since", "2999-01-01")
-    earlier = await told("audit", "--until", "2999-01-01")
+    result, found = await asked("audit", "--decisions"), await json_of("audit")
+    by_ada, later = await json_of("audit", "--by", "ada"), await json_of("audit", "--since", "2999-01-01")
+    earlier = await json_of("audit", "--until", "2999-01-01")
 
     assert empty.stdout == f"{world.scope}: 0 lines\n"
     assert [(line["key"], line["move"], line["by"]) for line in found["lines"]] == [
@@ -370,4 +370,4 @@ async def test_the_audit_reads_all_pages(world, monkeypatch):
 
     monkeypatch.setattr(operators.Operators, "audit", short)
 
-    assert [line["reason"] for line in (await told("audit"))["lines"]] == ["note 2", "note 1", "note 0"]
+    assert [line["reason"] for line in (await json_of("audit"))["lines"]] == ["note 2", "note 1", "note 0"]

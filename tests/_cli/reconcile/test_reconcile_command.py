@@ -47,12 +47,12 @@ async def write(
     return export
 
 
-async def reconciled(*words: Any, code: int = 0) -> str:
-    return (await asked("reconcile", *words, code=code)).output
+async def reconciled(*arguments: Any, code: int = 0) -> str:
+    return (await asked("reconcile", *arguments, code=code)).output
 
 
-async def found(*words: Any, code: int = 3) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (await reconciled(*words, "--json", code=code)).splitlines()]
+async def found(*arguments: Any, code: int = 3) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (await reconciled(*arguments, "--json", code=code)).splitlines()]
 
 
 async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(world, export):
@@ -252,8 +252,8 @@ async def test_an_order_recorded_late_is_no_sign_of_another_clock(world, export,
     await world.create(key="paid")
     orders = ScopedJournal.orders
 
-    async def later(*words: Any, **named: Any) -> list[tuple[str, str, float | None]]:
-        return [(id_, key, at and at + 7200.0) for id_, key, at in await orders(*words, **named)]
+    async def later(*arguments: Any, **named: Any) -> list[tuple[str, str, float | None]]:
+        return [(id_, key, at and at + 7200.0) for id_, key, at in await orders(*arguments, **named)]
 
     monkeypatch.setattr(ScopedJournal, "orders", later)
 
@@ -329,8 +329,8 @@ async def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def output_of(path: Path, *words: str, code: int) -> str:
-    result = commands.invoke("journal", "reconcile", path, *words)
+def output_of(path: Path, *arguments: str, code: int) -> str:
+    result = commands.invoke("journal", "reconcile", path, *arguments)
     assert result.exit_code == code, result.output
     return result.output
 
@@ -419,7 +419,7 @@ def test_only_the_first_faults_are_printed(empty):
 
 
 @each(
-    ("words", "code", "why"),
+    ("arguments", "code", "why"),
     [
         (["export.xlsx"], 2, "EXPORT: the file's name must end in"),
         (["gone.csv"], 1, "EXPORT: cannot be read (No such file"),
@@ -427,7 +427,7 @@ def test_only_the_first_faults_are_printed(empty):
         (["export.jsonl", "--slack", "-1"], 2, "--slack: must be"),
     ],
 )
-def test_reconcile_explains_each_usage_error(empty, words, code, why):
+def test_reconcile_explains_each_usage_error(empty, arguments, code, why):
     (empty / "export.jsonl").write_text(json.dumps(GOOD), encoding="utf-8")
 
-    assert why in output_of(empty / words[0], *words[1:], code=code)
+    assert why in output_of(empty / arguments[0], *arguments[1:], code=code)

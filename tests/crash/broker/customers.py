@@ -32,7 +32,7 @@ KINDS = {"good": 0.82, "unknown": 0.08, "poor": 0.06, "bad": 0.04}
 
 
 def serve(end: socket.socket, *, place: Place, seed: int) -> None:
-    """Send commands until told to stop, then read until every command has an outcome."""
+    """Send commands until asked to stop, then read until every command has an outcome."""
     asyncio.run(_Customers(Channel(end), place, seed).run())
 
 
@@ -42,7 +42,7 @@ class _Customers:
         self._place = place
         self._line: Any = broker_at(place.broker, WorkerSettings(ack_wait=ACK_WAIT))
         self._chance = random.Random(seed)
-        self._told = Book(place.path("told"))
+        self._outcomes = Book(place.path("outcomes"))
         self._open: set[str] = set()
         self._keys: list[str] = []
         self._room = asyncio.Event()
@@ -67,16 +67,16 @@ class _Customers:
         self._place.path("keys").write_text("\n".join(self._keys), encoding="utf-8")
 
     async def _live(self) -> None:
-        await self._send_until_told()
+        await self._send_until_stopped()
         while self._open:
             await self._room_made()
         self._channel.tell(answered=True)
-        await self._until_nothing_is_untold()
+        await self._until_all_is_published()
         self._channel.tell(quiet=True)
 
     # --- commands -------------------------------------------------------------------------------
 
-    async def _send_until_told(self) -> None:
+    async def _send_until_stopped(self) -> None:
         while not self._stop.is_set():
             if len(self._open) >= OUTSTANDING:
                 await self._room_made()
@@ -126,13 +126,13 @@ class _Customers:
 
     def _hear(self, message: Any) -> None:
         outcome = OrderOutcome.from_json(message.data)
-        self._told.write(outcome.key, outcome.outcome.value, outcome.order_id or "-")
+        self._outcomes.write(outcome.key, outcome.outcome.value, outcome.order_id or "-")
         self._answered(outcome.key)
 
     def _hear_of_parked(self, message: Any) -> None:
         assert message.headers["Transfer-Reason"]
         key = msgspec.json.decode(message.data)["key"]
-        self._told.write(key, "parked", "-")
+        self._outcomes.write(key, "parked", "-")
         self._answered(key)
 
     def _answered(self, key: str) -> None:
@@ -142,7 +142,7 @@ class _Customers:
 
     # --- the end --------------------------------------------------------------------------------
 
-    async def _until_nothing_is_untold(self) -> None:
+    async def _until_all_is_published(self) -> None:
         """Wait until the workers have resolved and published all doubts that can be resolved."""
         async with PostgresJournal(self._place.journal) as journal:
             while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere

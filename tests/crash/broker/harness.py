@@ -36,7 +36,7 @@ AT_ONCE = 4
 WORKERS = 3
 
 
-def words_of(place: Place) -> list[str]:
+def arguments_of(place: Place) -> list[str]:
     """Return the command line of a worker."""
     options: dict[str, Any] = {
         "broker": place.broker,
@@ -57,7 +57,7 @@ def words_of(place: Place) -> list[str]:
 @define(eq=False)
 class _Worker:
     child: Child
-    is_told: bool = False
+    is_stopping: bool = False
     wakes_at: float | None = None
 
 
@@ -86,7 +86,7 @@ class Harness:
         self.place, self.customers, self.report = place, customers, report
         self._chance = random.Random(options.seed)
         self._workers: dict[Child, _Worker] = {}
-        self._until = time.monotonic() + options.patience
+        self._until = time.monotonic() + options.timeout
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Harness:
         restarts = [wanted * (at + 1) // (times + 1) for at in range(times)]
         while self.report.counts["kills"] < wanted:
             if time.monotonic() > self._until:
-                self.report.trouble(f"it did not come to its end within {self.options.patience:g} s")
+                self.report.trouble(f"it did not end within {self.options.timeout:g} s")
                 return
             self._await_outcomes()
             # A pause or a wake-up can follow at any time.
@@ -129,13 +129,13 @@ class Harness:
             left -= len(list(listen([self.customers], until - time.monotonic())))
 
     def _meet_fate(self) -> None:
-        one = self._chance.choice([one for one in self._workers.values() if not one.is_told] or [None])
+        one = self._chance.choice([one for one in self._workers.values() if not one.is_stopping] or [None])
         if one is None or one.wakes_at is not None:
             return
         (fate,) = self._chance.choices(list(FATES), weights=[share for share, _ in FATES.values()])
         one.child.send(fate)
         self.report.counts[FATES[fate][1]] += 1
-        one.is_told = fate == signal.SIGTERM
+        one.is_stopping = fate == signal.SIGTERM
         if fate == signal.SIGSTOP:
             one.wakes_at = time.monotonic() + self._chance.uniform(1.2, 1.8) * LEASE
 
@@ -154,28 +154,28 @@ class Harness:
     # --- workers --------------------------------------------------------------------------------
 
     def _replace(self) -> None:
-        while sum(not one.is_told for one in self._workers.values()) < WORKERS:
-            child = fork(partial(command, words=words_of(self.place), fault=self.options.planted))
+        while sum(not one.is_stopping for one in self._workers.values()) < WORKERS:
+            child = fork(partial(command, arguments=arguments_of(self.place), fault=self.options.planted))
             self._workers[child] = _Worker(child)
 
     def _bury(self, seconds: float = 0.0) -> None:
-        """Forget the workers that end in time. Those that were told to stop must exit with code 0."""
+        """Forget the workers that end in time. Those that were asked to stop must exit with code 0."""
         for child, _ in listen(self._workers, seconds):
             one = self._workers.pop(child)
-            if child.code is not None and child.code >= 0 and not (one.is_told and child.code == 0):
+            if child.code is not None and child.code >= 0 and not (one.is_stopping and child.code == 0):
                 self.report.trouble(f"a worker ended with {child.code}: {last_words()}")
 
     def _stop_in_order(self) -> None:
         for one in self._workers.values():
             one.child.send(signal.SIGCONT)
-            if not one.is_told:
-                one.is_told = True
+            if not one.is_stopping:
+                one.is_stopping = True
                 one.child.send(signal.SIGTERM)
         until = time.monotonic() + LAST_WORDS
         while self._workers and time.monotonic() < until:
             self._bury(until - time.monotonic())
         if self._workers:
-            self.report.trouble("workers did not come to their end when told to")
+            self.report.trouble("workers did not end when asked to")
 
     def _await(self, word: str) -> None:
         """Wait until the customers send a message that contains ``word``. Resume paused workers meanwhile."""
@@ -184,4 +184,4 @@ class Harness:
             for _, message in listen([self.customers], 0.1):
                 if message is not None and word in message:
                     return
-        self.report.trouble(f"it was never {word}, within {self.options.patience:g} s")
+        self.report.trouble(f"it was never {word}, within {self.options.timeout:g} s")

@@ -112,10 +112,10 @@ class Harness:
         )
 
     def _run(self) -> None:
-        until = time.monotonic() + self.options.patience
+        until = time.monotonic() + self.options.timeout
         while not self._is_done() and len(self.report.violations) < MANY:
             if time.monotonic() > until:
-                self.report.trouble(f"it did not come to its end within {self.options.patience:g} s")
+                self.report.trouble(f"it did not end within {self.options.timeout:g} s")
                 break
             self._turn()
         for one in list(self._workers.values()):
@@ -126,7 +126,7 @@ class Harness:
             self._listen(stopping=True)
             self._time_comes(time.monotonic())
         if self._workers:
-            self.report.trouble("workers did not come to their end when told to")
+            self.report.trouble("workers did not end when asked to")
 
     def _is_done(self) -> bool:
         is_idle = not any(one.out or one.paused_at for one in self._workers.values())

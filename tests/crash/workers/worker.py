@@ -23,7 +23,7 @@ from attrs import define, frozen
 
 from tests.crash.bank import Bank, Book
 from tests.crash.processes import Channel
-from tests.crash.setting import LEASE, PATIENCE, POLICY, SCOPE, Place, Point, order_of
+from tests.crash.setting import LEASE, POLICY, SCOPE, TIMEOUT, Place, Point, order_of
 from tests.mutation.in_process import plant_for_good
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._http.transport import ExchangeResult, Transport
@@ -196,7 +196,7 @@ LOOK_EVERY = 0.3
 
 
 def work(end: socket.socket, *, place: Place, fault: str | None, seed: int) -> None:
-    """Work until told to stop."""
+    """Work until asked to stop."""
     plant_for_good(fault)
     asyncio.run(_Worker(Channel(end), place, seed).run())
 
@@ -207,7 +207,7 @@ class _Worker:
         self._place = place
         self._chance = random.Random(seed)
         self._fate = Fate(channel)
-        self._told = Book(place.path("told"))
+        self._outcomes = Book(place.path("outcomes"))
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_recovery = Delivery(-1, "")
         self._sides: list[_Side] = []
@@ -272,17 +272,17 @@ class _Worker:
         try:
             try:
                 order = await client.create_order(order_of(delivery.key), key=delivery.key)
-                said = {"ended": "created", "order": order.id}
+                result = {"ended": "created", "order": order.id}
             except TransferError as error:
-                said = _said(error)
+                result = _result_of(error)
         except Exception as error:  # noqa: BLE001 - any other error must be reported
             self._channel.tell(broken=f"{delivery.key}: {error!r}")
             return
         await self._fate.meet(Point.SETTLED)
         delivery.point = None  # too late for any other fate
-        if "ended" in said:
-            self._told.write(delivery.key, said["ended"], said.get("order") or "-")
-        self._channel.tell(delivery=delivery.number, **said)
+        if "ended" in result:
+            self._outcomes.write(delivery.key, result["ended"], result.get("order") or "-")
+        self._channel.tell(delivery=delivery.number, **result)
 
     async def _recover_again_and_again(self) -> None:
         at_work.set(self._at_recovery)
@@ -309,7 +309,7 @@ class _Worker:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_EVERY)
 
 
-def _said(error: TransferError) -> dict[str, Any]:
+def _result_of(error: TransferError) -> dict[str, Any]:
     """Return the outcome of a failed call, or the time until it is delivered again."""
     if isinstance(error, AlreadyCreated):
         return {"ended": "created", "order": error.order_id}
@@ -343,7 +343,7 @@ class _Side:
 PAUSE = 0.2
 DEATHS = 0.05
 LOCKS = 0.01
-LOCKED = 1.2 * PATIENCE
+LOCKED = 1.2 * TIMEOUT
 """The seconds for which a visitor may lock a file: longer than the workers wait, so that their calls fail."""
 
 
@@ -368,6 +368,6 @@ async def _look_or_die(place: Place, chance: random.Random) -> None:
 
 
 def _lock(path: str) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=TIMEOUT)) as db:
         db.execute("BEGIN IMMEDIATE")
         time.sleep(LOCKED)
