@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.faults.servers import serving, then_closes
 from tests.support.bank import Bank, external_order, new_order
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from transfer_async import (
     InvalidOrder,
     KeyState,
@@ -240,7 +240,7 @@ def test_a_new_process_can_read_show_and_resolve_any_accepted_call(
     runner.run(made.carry_out(fields, call, receipt))
 
 
-@pytest.mark.parametrize("parts", [("Ben", None), (1, 2), ("Ben", "Okri", 3)], ids=told)
+@pytest.mark.parametrize("parts", [("Ben", None), (1, 2), ("Ben", "Okri", 3)], ids=stable_repr)
 def test_an_invalid_name_is_refused_when_it_is_created(parts: Any):
     with pytest.raises(InvalidOrder, match="is not a string"):
         PersonName(*parts)

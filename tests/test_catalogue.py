@@ -61,10 +61,10 @@ def literals(node: ast.AST) -> Iterator[str]:
 
 def is_message(text: str) -> bool:
     """Return whether ``text`` is English, that is, has two words in a row outside of values."""
-    words = VALUE.sub("", text)
+    prose = VALUE.sub("", text)
     return (
-        bool(re.search(r"[a-z]{2,}[,:;]? [a-z]{2,}", words))
-        and words.isprintable()
+        bool(re.search(r"[a-z]{2,}[,:;]? [a-z]{2,}", prose))
+        and prose.isprintable()
         and not NOT_ENGLISH.search(text)
     )
 

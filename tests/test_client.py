@@ -277,8 +277,8 @@ async def test_a_wrong_token_is_unauthorized_whatever_the_status(world: World):
 
     assert [(type(error), error.status) for error in errors] == [(Unauthorized, 200), (Unauthorized, 401)]
     for error in errors:
-        told = (error.message, error.outcome, error.order_may_exist)
-        assert told == ("Unauthorized", Outcome.REFUSED, False)
+        details = (error.message, error.outcome, error.order_may_exist)
+        assert details == ("Unauthorized", Outcome.REFUSED, False)
     assert len(world.sandbox.requests) == 2
 
 
@@ -442,16 +442,16 @@ async def collected(live):
     """Return the warnings about objects that ``live`` did not close."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     gc.collect()  # collect unclosed objects of other tests before recording warnings
-    told = []
+    messages = []
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         await live()
         gc.collect()
         while heard:  # each warning refers to its object, which may refer to other unclosed objects
-            told += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
+            messages += [str(one.message) for one in heard if issubclass(one.category, ResourceWarning)]
             heard.clear()
             gc.collect()
-    return told
+    return messages
 
 
 async def test_a_client_left_open_warns_with_the_remedy():

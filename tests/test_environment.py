@@ -90,14 +90,14 @@ MAY_GUESS = re.compile(r"\bopen\(|read_text|write_text|text=True|universal_newli
 def guesses_the_encoding(call: ast.Call) -> bool:
     """Return whether a call reads or writes text in the locale's encoding. Ruff finds only some of them."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
-    if "encoding" in words:
+    keywords = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+    if "encoding" in keywords:
         return False
     given = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
-    modes = [value for value in (*given, words.get("mode")) if isinstance(value, str)]
+    modes = [value for value in (*given, keywords.get("mode")) if isinstance(value, str)]
     opens = name == "open" and any(set(mode) <= set("rwxat+") for mode in modes)
     files = name in ("read_text", "write_text") and len(call.args) < {"read_text": 1, "write_text": 2}[name]
-    return opens or files or words.get("text") is True or words.get("universal_newlines") is True
+    return opens or files or keywords.get("text") is True or keywords.get("universal_newlines") is True
 
 
 @each(

@@ -17,7 +17,7 @@ from aiohttp import ClientConnectionError, ClientError
 
 from tests.support import bank as banks
 from tests.support.bank import World, new_order
-from tests.support.cases import each, told_of
+from tests.support.cases import each, row_in_failures
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import (
     BeneficiaryNotVerified,
@@ -236,7 +236,7 @@ def each_error(test: Callable[..., Awaitable[None]]) -> Any:
     )
     async def every(names: Iterable[str]) -> None:
         for name in names:
-            with told_of(name):
+            with row_in_failures(name):
                 async with banks.world() as world:
                     await test(world=world, make=ERRORS[name])
 
@@ -355,7 +355,7 @@ async def test_any_error_before_the_request_frees_the_key_and_undoes_the_hooks(w
     for name, (kind, settings_of) in BEFORE_THE_REQUEST.items():
         settings = settings_of(make)
         hooks = [*filter(None, [settings.pop("hook", None)]), world.bank.hold]
-        with told_of(name):
+        with row_in_failures(name):
             error = await never_sent(world, name, hooks, beneficiary=PersonName("Ben", "Okri"), **settings)
             assert isinstance(error, kind)
             assert name not in RESULTS or error.result is RESULTS[name]

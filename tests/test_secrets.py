@@ -290,12 +290,12 @@ async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
 
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
     """Yield errors of a database that contain the values of a row and of an address."""
-    said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
+    duplicate = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
-    for words in (said, denied):
+    for fields in (duplicate, denied):
         for move in (Claim, transitions.MarkSending, transitions.Create):
             journal = SpiedJournal(MemoryJournal())
-            journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(words)
+            journal.fail_on, journal.error = move, asyncpg.exceptions.PostgresError.new(fields)
             async with serving(_answers) as server:
                 yield await bank.order(server.url, journal=journal)
     down = PostgresJournal(DSN, timeout=MUST_RUN_OUT)
@@ -388,7 +388,9 @@ async def test_no_secret_is_in_any_error_or_log(caplog: pytest.LogCaptureFixture
     assert {"AttemptFailed", "OrderInDoubt", "UndoPending"} <= {
         one.message.split()[0] for one in caplog.records
     }
-    assert not [told for told in map(_told, caplog.records) if any(one in told for one in (*SECRETS, AMOUNT))]
+    assert not [
+        text for text in map(_logged_text, caplog.records) if any(one in text for one in (*SECRETS, AMOUNT))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -550,10 +552,10 @@ async def test_no_row_is_in_any_frame_of_a_stores_error(tmp_path: Path, monkeypa
     assert not [text for text in drawn(error) if "s3cr3t" in text]
 
 
-def _told(record: logging.LogRecord) -> str:
-    told = io.StringIO()
-    traceback.print_exception(record.exc_info[1] if record.exc_info else None, file=told)
-    return f"{record.getMessage()} {vars(record)!r} {told.getvalue()}"
+def _logged_text(record: logging.LogRecord) -> str:
+    output = io.StringIO()
+    traceback.print_exception(record.exc_info[1] if record.exc_info else None, file=output)
+    return f"{record.getMessage()} {vars(record)!r} {output.getvalue()}"
 
 
 strict = pytest.mark.skipif(

@@ -181,12 +181,12 @@ def test_a_name_that_is_too_long_is_not_compared(long: PersonName) -> None:
 
 
 def test_long_names_without_parts_are_compared_only_for_equality() -> None:
-    words = PersonName("María de los Ángeles Fernández de la Torre García de la Vega", "")
+    long_name = PersonName("María de los Ángeles Fernández de la Torre García de la Vega", "")
     split = name("María de los Ángeles / Fernández de la Torre García de la Vega")
 
-    for same in (split, PersonName("", words.first)):
-        assert match_names(words, same).result is MATCH
-    assert match_names(words, PersonName(f"{words.first}s", "")) == NameMatch(
+    for same in (split, PersonName("", long_name.first)):
+        assert match_names(long_name, same).result is MATCH
+    assert match_names(long_name, PersonName(f"{long_name.first}s", "")) == NameMatch(
         NOT_POSSIBLE, 0.0, "the names have too many words to compare"
     )
 
@@ -239,8 +239,8 @@ def test_no_crafted_name_takes_much_work(one: str, other: str) -> None:
 )
 @settings(max_examples=25)
 def test_a_search_finds_no_name_that_takes_much_work(letters: str, data: st.DataObject) -> None:
-    words = st.lists(st.text(letters.replace(" ", ""), min_size=1, max_size=8), max_size=8).map(" ".join)
-    people = st.builds(PersonName, words, words, words)
+    names = st.lists(st.text(letters.replace(" ", ""), min_size=1, max_size=8), max_size=8).map(" ".join)
+    people = st.builds(PersonName, names, names, names)
 
     calls = work(data.draw(people), data.draw(people))
 
@@ -252,14 +252,14 @@ def test_a_search_finds_no_name_that_takes_much_work(letters: str, data: st.Data
 
 
 @each(
-    ("text", "words"),
+    ("text", "expected"),
     [
         *(("O'Brien-Smith", ["obrien", "smith"]), ("J.R.R.", ["j", "r", "r"]), ("Straße", ["strasse"])),
         *(("Ｂｅｎ\u00a0Ｏｋｒｉ", ["ben", "okri"]), ("\u0301Ben", ["\u0301ben"]), ("", []), (" -.' ", [])),
     ],
 )
-def test_a_text_is_split_into_words(text: str, words: list[str]) -> None:
-    assert transliteration.words_of(text) == words
+def test_a_text_is_split_into_words(text: str, expected: list[str]) -> None:
+    assert transliteration.words_of(text) == expected
 
 
 @each(

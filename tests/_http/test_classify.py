@@ -115,10 +115,10 @@ def test_a_bank_may_change_all_statuses_of_not_processed_and_refused_but_401(not
 
 @each("rows", [ORDER_ANSWERS, READ_ANSWERS])
 def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
-    told = table_of(rows, UNAUTHORIZED)
+    table = table_of(rows, UNAUTHORIZED)
 
     assert {
-        status for status, classification in told.items() if classification is Classification.WRONG_TOKEN
+        status for status, classification in table.items() if classification is Classification.WRONG_TOKEN
     } == {*range(200, 300), *range(400, 500)}
 
 
@@ -197,10 +197,10 @@ def error(classification, evidence, *, reading=False):
     ],
 )
 def test_each_verdict_has_its_error(classification, status, reading, kind, outcome):
-    told = error(classification, ExchangeResult(sent=True, status=status), reading=reading)
+    failure = error(classification, ExchangeResult(sent=True, status=status), reading=reading)
 
-    assert type(told) is kind
-    assert told.outcome is outcome
+    assert type(failure) is kind
+    assert failure.outcome is outcome
 
 
 @each(
@@ -215,9 +215,14 @@ def test_each_verdict_has_its_error(classification, status, reading, kind, outco
     ],
 )
 def test_a_refusal_carries_the_services_message_if_it_is_a_text(classification, status, body, message):
-    told = error(classification, answered(status, body, headers={"X-Request-Id": "req-7"}))
+    failure = error(classification, answered(status, body, headers={"X-Request-Id": "req-7"}))
 
-    assert (told.status, told.message, told.body, told.request_id) == (status, message, body, "req-7")
+    assert (failure.status, failure.message, failure.body, failure.request_id) == (
+        status,
+        message,
+        body,
+        "req-7",
+    )
 
 
 BAD_GATEWAY = answered(502, HTML, headers={"X-Request-Id": "req-7"})
@@ -288,9 +293,9 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
     ],
 )
 def test_retryable_errors_carry_retry_after(classification, status, reading, header, asked):
-    told = error(classification, answered(status, headers={"retry-after": header}), reading=reading)
+    failure = error(classification, answered(status, headers={"retry-after": header}), reading=reading)
 
-    assert told.retry_after == asked
+    assert failure.retry_after == asked
 
 
 SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode()
@@ -300,12 +305,12 @@ SECRETS = json.dumps({"message": "s3cr3t-words", "name": "s3cr3t-name"}).encode(
 @each("reading", [False, True])
 def test_each_error_shows_status_and_request_id_but_no_body_and_a_reads_has_no_order(classification, reading):
     evidence = answered(422, SECRETS, headers={"X-Request-Id": "req-7"}, error=ValueError("s3cr3t-cause"))
-    told = error(classification, evidence, reading=reading)
+    failure = error(classification, evidence, reading=reading)
 
-    assert "422" in str(told)
-    assert "req-7" in str(told)
-    assert "s3cr3t" not in f"{told} {told!r}"
-    assert not (reading and told.order_may_exist)
+    assert "422" in str(failure)
+    assert "req-7" in str(failure)
+    assert "s3cr3t" not in f"{failure} {failure!r}"
+    assert not (reading and failure.order_may_exist)
 
 
 def test_only_field_names_of_the_specification_are_taken_from_a_refusal():

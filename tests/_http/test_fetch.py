@@ -12,7 +12,7 @@ from tests.support import bank as banks
 from tests.support.answering import Answering, answering
 from tests.support.bank import NOON, Time, connects_slowly
 from tests.support.cases import each
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from transfer_async import (
     ClientClosed,
     ConnectionFailed,
@@ -117,7 +117,7 @@ def test_json_is_written_exactly(value, written):
         *({"method": "POST", "safe": True}, {"json": object()}),
         *({"deadline": wrong} for wrong in (5.0, "2024-05-06", NOON.replace(tzinfo=None))),
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_nothing_is_sent_for_an_invalid_argument(client, service, wrong):
     call = {"method": "GET", "path": "/a", **wrong}
@@ -220,7 +220,7 @@ CUT = {"body": b'{"a": 1}', "cut": True}
         *(("GET", {"lost": True}, 3), ("GET", CUT, 3)),
         *(("HEAD", {"status": 503}, 3), ("HEAD", {"lost": True}, 3)),  # its response has no body to cut
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_a_read_is_retried_after_a_temporary_failure(client, service, method, answer, times):
     service.answer(times=times, **answer)
@@ -229,7 +229,7 @@ async def test_a_read_is_retried_after_a_temporary_failure(client, service, meth
     assert len(service.came) == times + 1
 
 
-@pytest.mark.parametrize(("answer", "status"), [({"lost": True}, None), (CUT, 200)], ids=told)
+@pytest.mark.parametrize(("answer", "status"), [({"lost": True}, None), (CUT, 200)], ids=stable_repr)
 async def test_a_read_that_never_gets_a_complete_answer_fails(client, service, answer, status):
     service.answer(times=4, **answer)
     error = await failure(client.request("GET", "/a", safe=True), ServiceFailed)
@@ -247,7 +247,7 @@ async def test_a_read_that_never_gets_a_complete_answer_fails(client, service, a
         *(("POST", {"status": status, "headers": {"Retry-After": "0"}}) for status in (408, 503)),
         ("POST", {"status": 302, "headers": {"Location": "/elsewhere"}}),
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_a_change_with_an_unclear_answer_is_unknown_and_not_retried(client, service, method, answer):
     service.answer(**answer)

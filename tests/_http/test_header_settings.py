@@ -87,18 +87,18 @@ async def test_an_order_without_a_response_can_be_asked_about_by_its_id():
         again = await failure(pay(client), OutcomeUnknown)
         (doubt,) = await client.in_doubt()
 
-    (told,) = [event for event in events if isinstance(event, OrderInDoubt)]
+    (event,) = [event for event in events if isinstance(event, OrderInDoubt)]
     (sent,) = sent_ids(server)
     assert sent
-    assert {error.attempt_id, again.attempt_id, doubt.attempt_id, told.attempt_id, *asked} == {sent}
+    assert {error.attempt_id, again.attempt_id, doubt.attempt_id, event.attempt_id, *asked} == {sent}
 
 
 async def test_the_doubt_of_a_dead_worker_is_published_with_its_attempt_id(world: World):
     await world.abandoned(transitions.Create)
     await world.recover()
 
-    (told,) = world.events_of(OrderInDoubt)
-    assert told.attempt_id == (await world.entry()).attempt
+    (event,) = world.events_of(OrderInDoubt)
+    assert event.attempt_id == (await world.entry()).attempt
 
 
 async def test_an_answer_that_cannot_be_recorded_raises_with_its_attempt_id(world: World):
@@ -139,7 +139,7 @@ def is_refused(_: Received, **headers: str) -> bytes:
 
 @each("response", [order_reply, is_refused])
 @each(
-    ("settings", "headers", "told"),
+    ("settings", "headers", "expected"),
     [
         ({}, {"X-Request-Id": "r-7"}, "r-7"),
         ({"response_id_header": "X-Correlation"}, {"x-correlation": "c-7", "X-Request-Id": "r-7"}, "c-7"),
@@ -149,7 +149,7 @@ def is_refused(_: Received, **headers: str) -> bytes:
     ],
 )
 async def test_an_events_request_id_comes_from_the_named_header(
-    response: Any, settings: Any, headers: Any, told: str | None
+    response: Any, settings: Any, headers: Any, expected: str | None
 ):
     events: list[Any] = []
 
@@ -162,7 +162,7 @@ async def test_an_events_request_id_comes_from_the_named_header(
             await pay(client)
 
     ends = [event for event in events if isinstance(event, (OrderCreated, AttemptFailed))]
-    assert [event.request_id for event in ends] == [told]
+    assert [event.request_id for event in ends] == [expected]
 
 
 async def test_a_fake_client_reads_the_services_id_from_the_named_header():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.bank import NOON, Time, World, failure, new_order
 from tests.support.cases import each
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from tests.support.strategies import CHARACTERS
 from transfer_async import (
     Clock,
@@ -406,7 +406,7 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
         *(Status(429), Status(425), Status(422), Status(401), Status(503), Status(302)),
         *(StatusAfterProcessing(500), CloseAfterProcessing(), GarbageBody()),
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
     world.sandbox.faults.add(fault, times=None, path="*")

@@ -99,11 +99,11 @@ def test_limits_are_cut_to_the_time_left_but_never_rounded_up_extended_or_none(
     assert cut.ceil_threshold == float("inf")
 
 
-# --- what is said of an exchange ----------------------------------------------------------------
+# --- what an exchange shows ---------------------------------------------------------------------
 
 
 @each(
-    ("told", "shown"),
+    ("header", "shown"),
     [
         ("req-7", "req-7"),
         ("x" * 100, "x" * 100),
@@ -119,8 +119,8 @@ def test_limits_are_cut_to_the_time_left_but_never_rounded_up_extended_or_none(
         ("\u202eright to left", None),
     ],
 )
-def test_a_request_id_is_shown_only_if_it_is_safe_for_a_log(told: str, shown: str | None):
-    assert ExchangeResult(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
+def test_a_request_id_is_shown_only_if_it_is_safe_for_a_log(header: str, shown: str | None):
+    assert ExchangeResult(sent=True, headers=CIMultiDict({"X-Request-Id": header})).request_id == shown
 
 
 async def test_an_order_request_matches_the_specification_below_the_base_url(bank: Bank):
@@ -419,14 +419,14 @@ async def relay(connection: Connection, address: str) -> None:
     connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
     async def down() -> None:
-        while said := await reader.read(1 << 16):
-            connection.send(said)
+        while data := await reader.read(1 << 16):
+            connection.send(data)
         connection.close()
 
     downward = asyncio.create_task(down())
     try:
-        while said := await connection.reader.read(1 << 16):
-            writer.write(said)
+        while data := await connection.reader.read(1 << 16):
+            writer.write(data)
     finally:
         downward.cancel()
         writer.close()

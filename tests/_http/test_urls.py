@@ -230,7 +230,7 @@ def test_any_text_as_a_path_raises_at_most_a_value_error(text):
         assert kept is path
 
 
-# --- how they are told ----------------------------------------------------------------------------
+# --- how they are shown ---------------------------------------------------------------------------
 
 ODD = st.text(st.sampled_from("/@:?#%,[]\\ \n&=+;ü\u2100\t1"), max_size=4)
 SCHEMES = ("postgresql://", "postgres://", "postgresql:/", "", "nats://", "redis://", "http://", "https://")

@@ -95,17 +95,17 @@ async def test_a_body_counts_as_handed_over_before_its_first_byte_and_if_writing
     connection: Connection,
 ):
     guarded = body()
-    told: list[bool] = []
+    states: list[bool] = []
 
     def break_off() -> None:
-        told.append(guarded.handed_over)
+        states.append(guarded.handed_over)
         raise ConnectionResetError
 
     connection.at_write = break_off
     with pytest.raises(ConnectionResetError):
         await refusal(guarded, connection)
 
-    assert [*told, guarded.handed_over] == [True, True]
+    assert [*states, guarded.handed_over] == [True, True]
 
 
 async def test_a_body_is_handed_over_at_most_once(connection: Connection):

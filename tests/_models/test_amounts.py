@@ -124,15 +124,15 @@ def call(**changes):
 
 
 @each(
-    "said",
+    "arguments",
     [
         *({}, {"key": "k"}, {"key": "k" * 200}, {"key": "payment 8731/ü"}),
         *({"beneficiary": PersonName("Ben", "Okri")}, {"held": "hold-1"}, {"send_before": NOON}),
         {"deadline": NOON},
     ],
 )
-def test_valid_arguments_have_no_fault(said):
-    assert call(**said) == []
+def test_valid_arguments_have_no_fault(arguments):
+    assert call(**arguments) == []
 
 
 @each(

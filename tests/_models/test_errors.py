@@ -112,23 +112,23 @@ def test_the_tree_in_the_docstring_has_the_classes_and_their_outcomes():
 def test_unset_details_have_defaults_and_the_outcome_can_be_set(kind):
     """An invalid order cannot exist, and a read creates none. Other errors must set ``order_may_exist``."""
     error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
-    told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
+    refusal = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
 
     assert (error.key, error.attempts, error.receipts) == (None, (), {})
     assert error.order_may_exist is not never
-    assert (told.outcome, told.order_may_exist) == (Outcome.REFUSED, False)
+    assert (refusal.outcome, refusal.order_may_exist) == (Outcome.REFUSED, False)
 
 
 @EACH
 @each("again", {"pickle": lambda error: pickle.loads(pickle.dumps(error)), "copy": copy.copy})
 def test_every_error_keeps_its_attributes_through_pickle_and_copy(kind, again):
-    error, said = full(kind), EVERY[kind] | COMMON
+    error, attributes = full(kind), EVERY[kind] | COMMON
     error.add_note("seen on worker 3")
     twin = again(error)
 
-    assert {name: getattr(twin, name) for name in said} == said | {
+    assert {name: getattr(twin, name) for name in attributes} == attributes | {
         "attempts": tuple(COMMON["attempts"]),
-        **({"problems": tuple(said["problems"])} if "problems" in said else {}),
+        **({"problems": tuple(attributes["problems"])} if "problems" in attributes else {}),
     }
     assert (type(twin), twin.args, str(twin), repr(twin)) == (kind, error.args, str(error), repr(error))
     assert vars(twin) == vars(error)

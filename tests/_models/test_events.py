@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bank import World, new_order
 from tests.support.cases import each
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from transfer_async import (
     NO_ORDER,
     AttemptFailed,
@@ -132,9 +132,9 @@ async def test_each_step_of_an_order_is_published_as_an_event(world: World, faul
     async with world.client(resolve=resolve, settle_after=0.0) as client:
         await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
 
-    told = [*((kind, {}) for kind in (Claimed, HookPassed, AttemptStarted)), *then]
-    assert [type(event) for event in world.events] == [kind for kind, _ in told]
-    for event, (_, fields) in zip(world.events, told, strict=True):
+    expected = [*((kind, {}) for kind in (Claimed, HookPassed, AttemptStarted)), *then]
+    assert [type(event) for event in world.events] == [kind for kind, _ in expected]
+    for event, (_, fields) in zip(world.events, expected, strict=True):
         assert {name: getattr(event, name) for name in fields} == fields
 
 
@@ -161,7 +161,9 @@ async def test_replaying_an_order_publishes_no_event(world: World):
 # --- observers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)
+@pytest.mark.parametrize(
+    "error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=stable_repr
+)
 def test_a_failing_observer_is_logged_and_the_others_still_get_the_event(caplog, error):
     def fail(_):
         raise error

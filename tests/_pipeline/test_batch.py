@@ -25,7 +25,7 @@ ORDER = new_order()
 async def nothing_hangs() -> AsyncIterator[None]:
     """Check that no task is still running, and that no task's error was ignored."""
     unheard: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     yield
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert unheard == []
@@ -102,11 +102,11 @@ def batch(service: Service, requests, concurrency: int = 4):
     return aclosing(Batch(service.create, requests, concurrency=concurrency).results())
 
 
-async def collect(results, told: list[OrderResult]) -> None:
-    """Append all results to ``told``, also those that come before an error."""
+async def collect(results, collected: list[OrderResult]) -> None:
+    """Append all results to ``collected``, also those that come before an error."""
     async with results as left:
         async for result in left:
-            told.append(result)  # noqa: PERF401 - a comprehension would lose them at an error
+            collected.append(result)  # noqa: PERF401 - a comprehension would lose them at an error
 
 
 def keys(results: list[OrderResult]) -> list[str]:
@@ -150,9 +150,9 @@ async def test_memory_stays_flat_over_many_orders(service, kind):
 async def test_orders_in_flight_reach_the_concurrency_and_never_exceed_it(service, concurrency):
     requests = [OrderRequest(ORDER, key=f"k-{number}") for number in range(200)]
     async with batch(service, requests, concurrency) as results:
-        told = [result async for result in results]
+        collected = [result async for result in results]
 
-    assert sorted(keys(told)) == sorted(request.key for request in requests)
+    assert sorted(keys(collected)) == sorted(request.key for request in requests)
     assert service.most == concurrency
 
 
@@ -162,41 +162,41 @@ async def test_orders_in_flight_reach_the_concurrency_and_never_exceed_it(servic
 async def test_results_are_yielded_in_order_of_completion(service):
     service.hold("a", "b", "c")
     requests = [OrderRequest(ORDER, key=key) for key in "abc"]
-    told = []
+    collected = []
     async with batch(service, requests) as results:
         for key in "bca":
             ahead = asyncio.ensure_future(anext(results))
             await turns(5)
             service.gates[key].set()
-            told.append(await ahead)
+            collected.append(await ahead)
 
-    assert keys(told) == ["b", "c", "a"]
+    assert keys(collected) == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("odd", [None, 7, "k", ORDER, {"order": ORDER}])
 async def test_a_value_that_is_not_a_request_is_an_invalid_order_and_the_others_continue(service, odd):
     good = OrderRequest(ORDER, key="good")
     async with batch(service, [odd, good]) as results:
-        told = {id(result.request): result async for result in results}
+        by_request = {id(result.request): result async for result in results}
 
-    assert isinstance(told[id(odd)].error, InvalidOrder)
-    assert told[id(odd)].error.order_may_exist  # An earlier sender may have used this key for an order.
-    assert told[id(good)].error is None
+    assert isinstance(by_request[id(odd)].error, InvalidOrder)
+    assert by_request[id(odd)].error.order_may_exist  # An earlier sender may have used this key for an order.
+    assert by_request[id(good)].error is None
     assert service.began == ["good"]
 
 
 async def test_a_call_cancelled_by_other_code_is_in_doubt_and_the_batch_ends(service):
     service.hold("a")
     async with batch(service, [OrderRequest(ORDER, key=key) for key in "ab"]) as results:
-        told = [await anext(results)]
+        collected = [await anext(results)]
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             if "Batch._create_one" in repr(task):
                 task.cancel()
-        told.append(await anext(results))
+        collected.append(await anext(results))
 
-    assert keys(told) == ["b", "a"]
-    assert isinstance(told[1].error, OutcomeUnknown)
-    assert (told[1].error.key, told[1].error.order_may_exist) == ("a", True)
+    assert keys(collected) == ["b", "a"]
+    assert isinstance(collected[1].error, OutcomeUnknown)
+    assert (collected[1].error.key, collected[1].error.order_may_exist) == ("a", True)
 
 
 def test_an_exception_that_ends_the_program_is_raised():
@@ -217,11 +217,11 @@ def test_an_exception_that_ends_the_program_is_raised():
 @BOTH
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_an_error_of_the_input_is_raised_after_all_earlier_results(service, kind, concurrency):
-    told = []
+    collected = []
     with pytest.raises(LookupError, match="the input broke"):
-        await collect(batch(service, Input(fails_after=6).of(kind), concurrency), told)
+        await collect(batch(service, Input(fails_after=6).of(kind), concurrency), collected)
 
-    assert sorted(keys(told)) == [f"k-{number}" for number in range(1, 7)]
+    assert sorted(keys(collected)) == [f"k-{number}" for number in range(1, 7)]
 
 
 class Plain:
@@ -244,11 +244,11 @@ class Plain:
 
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
 async def test_an_error_raised_before_the_input_can_be_awaited_also_follows_earlier_results(service, error):
-    told = []
+    collected = []
     with pytest.raises(error):  # the batch must not treat a cancelled input as finished
-        await collect(batch(service, Plain(error())), told)
+        await collect(batch(service, Plain(error())), collected)
 
-    assert len(told) == service.ended == 2
+    assert len(collected) == service.ended == 2
 
 
 async def test_an_input_runs_in_one_task_from_start_to_end(service):
@@ -279,10 +279,10 @@ async def test_results_are_yielded_while_the_input_is_waiting_and_leaving_cancel
             ended.append(True)
 
     async with batch(service, requests(), 1) as results:
-        told = [await anext(results)]
+        collected = [await anext(results)]
         await turns(5)
 
-    assert keys(told) == ["a"]
+    assert keys(collected) == ["a"]
     assert ended == [True]
 
 
@@ -495,11 +495,11 @@ async def test_valid_and_invalid_orders_each_have_a_result(world):
         OrderRequest(refused_order() if number % 3 == 0 else ORDER, key=f"k-{number}") for number in range(30)
     ]
     async with world.client() as client:
-        told = {result.request.key: result async for result in client.create_orders(wishes, concurrency=8)}
+        by_key = {result.request.key: result async for result in client.create_orders(wishes, concurrency=8)}
 
-    assert len(told) == 30
-    assert sum(isinstance(one.error, Refused) for one in told.values()) == 10
-    assert {one.order.id for one in told.values() if one.order} == set(world.sandbox.orders)
+    assert len(by_key) == 30
+    assert sum(isinstance(one.error, Refused) for one in by_key.values()) == 10
+    assert {one.order.id for one in by_key.values() if one.order} == set(world.sandbox.orders)
     assert len(world.bank.open) == 20
 
 
@@ -552,17 +552,17 @@ async def test_cancelling_the_consumer_undoes_unsent_orders_and_close_finishes_s
 @BOTH
 async def test_closing_the_client_ends_an_endless_input(world, kind):
     source = Input()
-    told = []
+    collected = []
     async with world.client() as client:
         async for result in client.create_orders(source.of(kind), concurrency=4):
-            told.append(result)
-            if len(told) == 3:
+            collected.append(result)
+            if len(collected) == 3:
                 await client.close()
 
     # Four orders are in flight when the client is closed. Each lets one more be taken, which is refused.
-    assert len(told) == source.taken <= 3 + 4 + 4
-    assert isinstance(told[-1].error, ClientClosed)
-    assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
+    assert len(collected) == source.taken <= 3 + 4 + 4
+    assert isinstance(collected[-1].error, ClientClosed)
+    assert sum(result.order is not None for result in collected) == len(world.sandbox.orders)
 
 
 async def test_closing_the_client_ends_an_input_that_never_yields_again(world):
@@ -571,27 +571,27 @@ async def test_closing_the_client_ends_an_input_that_never_yields_again(world):
             yield OrderRequest(ORDER, key=f"k-{number}")
         await asyncio.Event().wait()
 
-    told = []
+    collected = []
     async with asyncio.timeout(60), world.client() as client:
         async for result in client.create_orders(requests(), concurrency=2):
-            told.append(result)
-            if len(told) == 1:
+            collected.append(result)
+            if len(collected) == 1:
                 await client.close()
 
-    assert isinstance(told[-1].error, ClientClosed)
+    assert isinstance(collected[-1].error, ClientClosed)
 
 
 async def test_results_waiting_while_the_client_closes_are_still_yielded(world):
     source = Input()
     async with world.client() as client:
         results = client.create_orders(source.sync(), concurrency=4)
-        told = [await anext(results)]
+        collected = [await anext(results)]
         await world.sandbox.created(4)
         await client.close()  # the orders exist, but the consumer has not taken their results
-        told += [result async for result in results]
+        collected += [result async for result in results]
 
-    created = [result for result in told if result.order is not None]
+    created = [result for result in collected if result.order is not None]
     assert {result.order.id for result in created} == set(world.sandbox.orders)
     assert len(created) >= 4
-    assert all(isinstance(result.error, ClientClosed) for result in told if result.order is None)
-    assert len(told) == source.taken
+    assert all(isinstance(result.error, ClientClosed) for result in collected if result.order is None)
+    assert len(collected) == source.taken

@@ -276,7 +276,7 @@ OTHERS: dict[str, Callable[[World], Awaitable[Any]]] = {
 async def test_a_hold_is_never_released_for_a_key_taken_by_others_during_the_undos(
     world: World, kind: str, meanwhile: str, may_exist: bool
 ):
-    """Without this, the bank is told to release its own hold after another worker created the order."""
+    """Without this, the bank releases its own hold after another worker created the order."""
     fault, settings = DEFINITE[kind]
     if fault is not None:
         world.sandbox.faults.add(fault)

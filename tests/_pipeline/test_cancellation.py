@@ -10,7 +10,7 @@ from attrs import frozen
 
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, new_order, refused_order, turns
-from tests.support.cases import told_of
+from tests.support.cases import row_in_failures
 from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import (
     NO_ORDER,
@@ -248,7 +248,7 @@ async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario
     while not ended:
         turn += 1
         for way in [WAYS[(turn * size + n) % len(WAYS)] for n in range(size)]:
-            with told_of(f"turn {turn}, {way.__name__}"):
+            with row_in_failures(f"turn {turn}, {way.__name__}"):
                 ended = await _cut(scenario, turn, way)
 
     assert turn > 10  # the test has tried enough turns
@@ -325,9 +325,11 @@ async def test_a_waiting_call_is_cut_off_once_the_outcome_is_recorded(
         if is_closed:
             await client.close(timeout=0)
             error = await banks.failure(caller)
-            told = "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
-            assert (type(error).__name__, error.key, error.order_may_exist) == (told, "k", ending is None)
-            assert told != "ClientClosed" or error.__cause__ is None
+            expected = (
+                "OutcomeUnknown" if ending is None else ending.error.replace("Cancelled", "ClientClosed")
+            )
+            assert (type(error).__name__, error.key, error.order_may_exist) == (expected, "k", ending is None)
+            assert expected != "ClientClosed" or error.__cause__ is None
         else:
             await cancelled(caller)
         log = [*world.bank.log]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.support import bank as banks
 from tests.support import journalling
 from tests.support.bank import NOON, Gate, World, new_order, other_order, refused_order
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     NO_ORDER,
@@ -78,7 +78,7 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
 
     assert [*world.sandbox.orders] == [order.id]
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
-    assert await world.told() == ["claim: claimed", "mark: sending", "create: created"]
+    assert await world.history() == ["claim: claimed", "mark: sending", "create: created"]
     assert len(world.bank.open) == 1
 
 
@@ -261,22 +261,22 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
         (WrongTypes(), UnreadableOrder, Outcome.UNKNOWN, True),
         (AnotherOrder(), UnreadableOrder, Outcome.UNKNOWN, True),
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_the_error_of_an_answer_has_its_key_attempts_and_receipts(
     world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool
 ):
     """tests/faults/test_failure_table.py covers all responses and their errors."""
     world.sandbox.faults.add(fault, times=None)
-    told = await world.fails(error, retry=RetryPolicy(attempts=2))
+    failure = await world.fails(error, retry=RetryPolicy(attempts=2))
 
-    assert type(told) is error
-    assert (told.outcome, told.order_may_exist) == (outcome, may_exist)
+    assert type(failure) is error
+    assert (failure.outcome, failure.order_may_exist) == (outcome, may_exist)
     assert bool(world.bank.open) is may_exist
-    assert told.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert told.key == "k"
-    assert len(told.attempts) == (2 if error is RateLimited else 1)
-    assert told.attempts[-1].outcome is outcome
+    assert failure.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
+    assert failure.key == "k"
+    assert len(failure.attempts) == (2 if error is RateLimited else 1)
+    assert failure.attempts[-1].outcome is outcome
 
 
 async def test_an_order_whose_connection_is_refused_was_not_sent_and_is_undone(closed_port: int):
@@ -1051,7 +1051,7 @@ async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(
     assert report.resolved == 0
     assert len(world.events_of(DuplicateSuspected)) == 1
     assert "contradicts the sender's report: the doubt had ended before the sender's report" in caplog.text
-    assert (await world.told())[-1] == "suspect: in_doubt"
+    assert (await world.history())[-1] == "suspect: in_doubt"
 
 
 @pytest.mark.parametrize("is_taken_again", [False, True])

@@ -23,7 +23,7 @@ from transfer_async.testing import make_order
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """Yield a world with two keys in doubt, one of which can be damaged."""
+    """Yield a world with two keys in doubt. One of them can be damaged."""
     async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         await world.in_doubt("other")
         await world.in_doubt("damaged")
@@ -45,8 +45,8 @@ async def damage(path: Path, seconds: str, *, line: str | None = None) -> None:
     await asyncio.to_thread(say)
 
 
-async def said(*words: str) -> Any:
-    return json.loads((await commands.asked("journal", *words, "--json")).stdout)
+async def journal_json(*arguments: str) -> Any:
+    return json.loads((await commands.asked("journal", *arguments, "--json")).stdout)
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "-1e12"])
@@ -66,7 +66,7 @@ async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp
 
 async def test_list_works_despite_a_damaged_time(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
-    listed = {one["key"]: one for one in (await said("list"))["keys"]}
+    listed = {one["key"]: one for one in (await journal_json("list"))["keys"]}
 
     assert (listed["damaged"]["began"], listed["damaged"]["age_seconds"]) == (None, None)
     assert listed["other"]["began"] is not None
@@ -78,7 +78,7 @@ async def test_show_works_despite_a_damaged_time(world: World, tmp_path: Path, a
     await damage(tmp_path, "1e300", line=at)
     record = (await commands.asked("journal", "show", "damaged")).stdout
 
-    assert {step["at"] for step in (await said("show", "damaged"))["history"]} == {None}
+    assert {step["at"] for step in (await journal_json("show", "damaged"))["history"]} == {None}
     assert "began       -\n" in record
     assert "claim" in record
 
@@ -98,9 +98,9 @@ async def test_reconciliation_works_despite_a_damaged_time(world: World, tmp_pat
     await damage(tmp_path, "1e300")
     export = tmp_path / "export.jsonl"
     await asyncio.to_thread(export.write_text, make_order().to_json().decode())
-    told = await commands.asked("journal", "reconcile", str(export), code=3)
+    result = await commands.asked("journal", "reconcile", str(export), code=3)
 
-    assert "damaged" in told.stdout
+    assert "damaged" in result.stdout
 
 
 async def test_a_corrupt_time_does_not_hide_the_age_of_other_keys():

@@ -71,10 +71,10 @@ class Hanging(Gate):
 
 
 def test_setting_the_wall_clock_does_not_move_a_deadline():
-    told = [NOON]
-    clock = Clock(now=lambda: 1000.0, utc=lambda: told[0])
+    wall_clock = [NOON]
+    clock = Clock(now=lambda: 1000.0, utc=lambda: wall_clock[0])
     deadline = on_clock(clock, NOON + timedelta(seconds=7))
-    told[0] = NOON - timedelta(days=1)
+    wall_clock[0] = NOON - timedelta(days=1)
 
     assert deadline == 1007.0
     assert seconds_left(clock, deadline) == 7.0

@@ -379,11 +379,11 @@ async def test_an_order_taken_back_is_in_doubt_and_its_hold_can_be_released(worl
     world.time.pass_(300.0)
     await desk.resolve("k", order_id="tx-wrong", **ADA)
     record = await desk.amend("k", order_id=None, **BEN)
-    told = world.events_of(OrderInDoubt)[-1]
+    event = world.events_of(OrderInDoubt)[-1]
     await desk.refute("k", **ADA)
 
     assert record.state is KeyState.IN_DOUBT
-    assert (told.key, told.error, told.attempt, told.seconds) == ("k", "TakenBack", 0, 0.0)
+    assert (event.key, event.error, event.attempt, event.seconds) == ("k", "TakenBack", 0, 0.0)
     assert (await world.recover(), world.bank.open) == (RecoveryReport(released=1), {})
 
 

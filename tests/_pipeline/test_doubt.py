@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, failure, new_order
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     NO_ORDER,
@@ -433,7 +433,7 @@ def test_no_order_is_a_singleton_with_a_clear_repr():
         {"poster_fee": None},
         {"extra_order_details": (object(),)},
     ],
-    ids=told,
+    ids=stable_repr,
 )
 async def test_a_wrong_or_invalid_order_from_resolve_is_not_believed(world: World, changes: dict[str, Any]):
     async def found() -> Order:

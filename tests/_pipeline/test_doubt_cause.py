@@ -84,11 +84,11 @@ async def test_the_cause_has_the_order_id_of_the_answer_and_no_personal_data(wor
     steps = await world.journal.history(world.scope, "k")
 
     found = await cause(world)
-    words = "the response cannot be read as this order (status 200); the response contains the id "
+    description = "the response cannot be read as this order (status 200); the response contains the id "
     assert found.candidate in world.sandbox.orders
-    assert found.told == f"{words}{found.candidate}"
-    told = repr(found) + str(steps[-1].reason)
-    assert not any(word in told for word in ("Okri", "ben.okri", "ada.eze", "H1", "155025", "a lot"))
+    assert found.told == f"{description}{found.candidate}"
+    texts = repr(found) + str(steps[-1].reason)
+    assert not any(word in texts for word in ("Okri", "ben.okri", "ada.eze", "H1", "155025", "a lot"))
 
 
 async def test_a_crash_after_the_mark_is_the_same_doubt_for_every_finder(world: World):

@@ -81,7 +81,7 @@ async def test_the_repr_of_a_doubt_has_no_personal_data(world: World):
     (doubt,) = await operators(world).in_doubt()
 
     assert "155025.00 NGN" in repr(doubt)
-    assert not any(told in repr(doubt) for told in ("ada.eze", "ben.okri", "example.com", "H1"))
+    assert not any(text in repr(doubt) for text in ("ada.eze", "ben.okri", "example.com", "H1"))
 
 
 async def test_the_oldest_doubt_comes_first(world: World):
@@ -124,9 +124,9 @@ async def test_a_resolved_key_has_its_order_and_is_published(world: World, desk:
     assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
     assert (entry.state, entry.order_id, entry.pending_undos) == (KeyState.CREATED, "tx-seen", ())
     assert world.bank.open
-    (told,) = world.events_of(Resolved)
-    assert (told.key, told.intent_id) == ("k", entry.intent_id)
-    assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
+    (event,) = world.events_of(Resolved)
+    assert (event.key, event.intent_id) == ("k", entry.intent_id)
+    assert (event.outcome, event.order_id) == (Outcome.CREATED, "tx-seen")
 
 
 async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Operators):
@@ -137,7 +137,7 @@ async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Ope
 
     assert again == first
     assert why == "key: must be in doubt; it is created (tx-seen)"
-    assert (await world.told())[-1] == "resolve: created"
+    assert (await world.history())[-1] == "resolve: created"
     assert [step.by for step in await desk.history("k")].count("bola") == 0
     assert len(world.events_of(Resolved)) == 1
 
@@ -153,7 +153,7 @@ async def test_a_dead_workers_request_as_seen_becomes_a_doubt_first(world: World
     assert view.state is KeyState.SENDING
     assert [type(event) for event in world.events] == [OrderInDoubt, Resolved]
     assert (world.events[0].key, world.events_of(OrderInDoubt)[0].error) == ("k", "Abandoned")
-    assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
+    assert (await world.history())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
 async def test_a_live_workers_request_cannot_be_resolved(world: World):
@@ -241,7 +241,9 @@ async def test_a_refutation_is_recorded_and_published_and_recover_releases_the_h
     assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
     assert await world.recover() == RecoveryReport(released=1)
     assert not world.bank.open
-    assert [(told.outcome, told.order_id) for told in world.events_of(Resolved)] == [(Outcome.REFUSED, None)]
+    assert [(event.outcome, event.order_id) for event in world.events_of(Resolved)] == [
+        (Outcome.REFUSED, None)
+    ]
     assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
     assert last.ending == model.Ending(outcome=Outcome.REFUSED, error="Refuted")
 
@@ -279,9 +281,9 @@ async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World
 # --- what both refuse ---------------------------------------------------------------------------
 
 
-def endings(desk: Operators, **said: Any) -> list[Any]:
+def endings(desk: Operators, **arguments: Any) -> list[Any]:
     """Return two coroutines that are not started yet: one for each way to end a doubt."""
-    return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
+    return [desk.resolve("k", order_id="tx-1", **arguments), desk.refute("k", **arguments)]
 
 
 async def test_a_key_that_is_unknown_free_or_claimed_is_not_in_doubt(world: World):
@@ -303,11 +305,11 @@ async def test_a_key_that_is_unknown_free_or_claimed_is_not_in_doubt(world: Worl
 async def test_by_and_reason_are_required(world: World, desk: Operators, name: str, text: Any):
     world.time.pass_(300.0)
 
-    said: dict[str, Any] = SAID | {name: text}
-    notes = [desk.look("k", **said), desk.note("k", **said)]
+    arguments: dict[str, Any] = SAID | {name: text}
+    notes = [desk.look("k", **arguments), desk.note("k", **arguments)]
     if name == "by":
         notes.append(desk.watch("k", by=text))
-    for call in (*endings(desk, **said), *notes):
+    for call in (*endings(desk, **arguments), *notes):
         why = await refusal(call)
         assert why == f"{name}: must be a non-empty line of text, which is kept in the history"
     assert (await world.entry()).state is KeyState.IN_DOUBT

@@ -230,7 +230,7 @@ async def test_an_earlier_intents_undo_runs_in_the_run_that_ends_the_doubt(
 
 async def test_a_pending_undo_runs_although_the_doubt_lacks_its_request(world: World):
     await in_doubt_with_an_earlier_undo(world)
-    entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged one that was laid aside
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # as in a corrupt record
     entries[world.scope, "k"] = replace(await world.entry(), intent=None)
 
     assert await world.recover(resolve=seen) == RecoveryReport(in_doubt=1, released=1)
@@ -262,7 +262,7 @@ Work = Callable[[World], Awaitable[Any]]
 
 
 @pytest.mark.parametrize(
-    ("begun", "at", "others", "told"),
+    ("begun", "at", "others", "last_step"),
     [
         (
             lambda w: w.abandoned(transitions.MarkSending),
@@ -277,13 +277,13 @@ Work = Callable[[World], Awaitable[Any]]
     ids=["a claim taken up", "a request answered", "an undo that is paid", "an undo that is attended to"],
 )
 async def test_recovery_leaves_work_that_another_worker_took_meanwhile(
-    world: World, begun: Work, at: type, others: Work, told: str
+    world: World, begun: Work, at: type, others: Work, last_step: str
 ):
     await begun(world)
     world.meanwhile(at, lambda: others(world))
 
     assert await world.recover() == RecoveryReport()
-    assert (await world.told())[-1] == told
+    assert (await world.history())[-1] == last_step
     assert len(world.bank.released) == (others is World.recover)
 
 

@@ -54,7 +54,7 @@ async def test_a_workers_unrecorded_order_is_reported_and_found_later(
     (order_id,) = world.sandbox.orders
     assert (lost.disposition.action, lost.outcome) == (Action.LEAVE, None)
     assert (still.disposition.action, still.outcome) == (Action.RETRY, None)
-    assert [(told.order_id, told.outcome) for told in world.events_of(OrderUnrecorded)] == [
+    assert [(event.order_id, event.outcome) for event in world.events_of(OrderUnrecorded)] == [
         (order_id, Outcome.CREATED)
     ]
     assert caplog.messages == [
@@ -75,7 +75,7 @@ async def test_an_unrecorded_answer_is_recorded_before_the_key_is_claimed_again(
         await client.refute("k", by="ada", reason="not on the statement")
         again = await client.create_order(new_order(), key="k")
 
-    assert [told.order_id for told in world.events_of(DuplicateSuspected)] == [again.id]
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [again.id]
     assert len(world.sandbox.orders) == 1
 
 
@@ -128,7 +128,7 @@ async def test_the_id_in_an_unreadable_answer_is_recorded(world: World, caplog: 
         report = await client.recover()
 
     (order_id,) = world.sandbox.orders
-    assert [told.outcome for told in world.events_of(OrderUnrecorded)] == [Outcome.UNKNOWN]
+    assert [event.outcome for event in world.events_of(OrderUnrecorded)] == [Outcome.UNKNOWN]
     assert f"order {order_id} of the key 'k' may exist: the response cannot be read" in caplog.text
     assert (doubt.candidates, doubt.sender_reported) == ((order_id,), True)
     assert asked == [order_id] * len(asked)

@@ -68,8 +68,8 @@ async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[s
     steps = await steps_by_token(dsn)
     wanted = {token: one for journal in journals for token, one in journal.wanted.items()}
     twice = [token for token in steps if steps.count(token) > 1]
-    known = {token: said for token, one in wanted.items() if (said := granted(one)) is not None}
-    return twice + [token for token, said in known.items() if said != (token in steps)]
+    known = {token: is_granted for token, one in wanted.items() if (is_granted := granted(one)) is not None}
+    return twice + [token for token, is_granted in known.items() if is_granted != (token in steps)]
 
 
 class Once:

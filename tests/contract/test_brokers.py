@@ -80,7 +80,7 @@ class TestRedis(OurContract):
         return stopping(redis)
 
 
-@ONLY_IN_TRIALS  # the base of the wrong brokers, some of which run by default
+@ONLY_IN_TRIALS  # the base of the wrong brokers; some of them run by default
 class TestTable(OurContract):
     kills = 0  # the tests of wrong brokers already kill workers of a table
 

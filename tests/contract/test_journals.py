@@ -65,9 +65,9 @@ class OurContract(JournalContract):
 
         assert quiet == []
         assert len(caplog.messages) == journal.durable
-        for told in caplog.messages:
-            assert f"keys in the scope {SCOPE!r}, but none in 'https://new.example'" in told
-            assert f"pass scope={SCOPE!r}" in told
+        for message in caplog.messages:
+            assert f"keys in the scope {SCOPE!r}, but none in 'https://new.example'" in message
+            assert f"pass scope={SCOPE!r}" in message
 
     async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
         """With a wrong scope, an operator sees no pending keys."""
@@ -201,7 +201,7 @@ class TestSQLite(OurDurableContract):
         return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
 
 
-@ONLY_IN_TRIALS  # the base of the wrong journals, some of which run by default
+@ONLY_IN_TRIALS  # the base of the wrong journals; some of them run by default
 class TestOwn(OurContract):
     stories = 3
 

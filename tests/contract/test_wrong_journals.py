@@ -417,8 +417,8 @@ class WritesTheHistoryAfterwards(OwnJournal):
     """Writes the history in a second transaction, which a cancelled caller does not begin."""
 
     async def move(self, scope, key, move):
-        verdict, told = await asyncio.shield(self._moved(scope, key, move))
-        self._steps.setdefault((scope, key), []).extend(told)
+        verdict, new_steps = await asyncio.shield(self._moved(scope, key, move))
+        self._steps.setdefault((scope, key), []).extend(new_steps)
         return verdict
 
     async def _moved(self, scope, key, move):
@@ -426,8 +426,8 @@ class WritesTheHistoryAfterwards(OwnJournal):
         before = len(self._steps.get((scope, key), ()))
         verdict = await super().move(scope, key, move)
         steps = self._steps.get((scope, key), [])
-        told, steps[before:] = steps[before:], []
-        return verdict, told
+        new_steps, steps[before:] = steps[before:], []
+        return verdict, new_steps
 
 
 # --- two journals on one store ----------------------------------------------------------

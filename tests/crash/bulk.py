@@ -40,8 +40,8 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 
 
 def _reported_once(one: Evidence) -> Faults:
-    if len(one.told) > 1:
-        yield "duplicate", f"{len(one.told)} lines in the outcome file"
+    if len(one.reported) > 1:
+        yield "duplicate", f"{len(one.reported)} lines in the outcome file"
 
 
 def _run_until_done(options: argparse.Namespace, file: Path, place: Place, report: Report) -> None:

@@ -56,13 +56,13 @@ class Evidence(KeyEvidence):
     @property
     def ends(self) -> set[str]:
         """The reported outcomes."""
-        return {ended for ended, _ in self.told}
+        return {ended for ended, _ in self.reported}
 
     @property
     def story(self) -> str:
         """A summary of the key's history and its reported outcomes."""
         moves = (f"{step.move} {step.intent_id[:3]}.{step.epoch}" for step in self.history)
-        return f"{', '.join(moves)}; reported {', '.join(ended for ended, _ in self.told)}"
+        return f"{', '.join(moves)}; reported {', '.join(ended for ended, _ in self.reported)}"
 
 
 class _Books:
@@ -156,7 +156,7 @@ def of_the_key(one: Evidence) -> Faults:
         yield "unresolved", f"{len(one.orders)} orders exist, and it ended {end}"
     if one.holds_resolved != min(1, len(one.orders)):
         yield "hold", f"{len(one.orders)} orders and {one.holds_resolved} holds in the end"
-    if not one.told:
+    if not one.reported:
         yield "unended", "no outcome was reported"
     # With two concurrent deliveries, one may be created, and the other refused but reported last.
     elif one.orders and one.ends <= {"refused", "not_sent"}:
@@ -179,7 +179,7 @@ def of_the_telling(one: Evidence) -> Faults:
         return
     if one.entry.pending_notifications:
         yield "unreported", "the outcome of its doubt was not reported"
-    if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.told):
+    if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.reported):
         yield "unreported", "the order was not reported"
     if one.entry.state is KeyState.IN_DOUBT and "unknown" not in one.ends:
         yield "unreported", "the doubt was not reported"
@@ -230,7 +230,7 @@ class Report:
                 sends=books.sends.get(key, ()),
                 received=books.received.get(key, 0),
                 orders=books.orders.get(key, ()),
-                told=books.outcomes.get(key, ()),
+                reported=books.outcomes.get(key, ()),
                 **found.get(key, {}),
             )
             self._count(one)
@@ -246,7 +246,7 @@ class Report:
         state = one.entry.state if one.entry else None
         self.counts["keys"] += 1
         self.counts["requests received"] += one.received
-        self.counts["reported more than once"] += len(one.told) > len(set(one.told))
+        self.counts["reported more than once"] += len(one.reported) > len(set(one.reported))
         self.counts["created"] += state is KeyState.CREATED
         self.counts["free after a no"] += state is KeyState.FREE
         self.counts["reported as unknown"] += "unknown" in one.ends

@@ -118,7 +118,7 @@ async def test_an_invalid_field_keeps_its_text_and_has_an_error_to_which_the_ale
     assert error["id"] in (field["aria-describedby"] or "").split()
     assert f"#{wrong}-{form}" in answer.page.links
     assert "ada.eze" not in answer.html
-    assert decisions(await doubted.told()) == []
+    assert decisions(await doubted.history()) == []
 
 
 async def test_a_form_error_keeps_ticked_boxes_but_a_changed_key_clears_them(world: World):
@@ -156,7 +156,7 @@ async def test_an_outdated_page_changes_nothing_and_shows_who_decided_what(
     typed = "tx-other the customer said so" if form == "resolve" else "the customer said so"
     assert f"You had entered: {typed}" in answer.text
     assert "resolve" not in answer.page.forms
-    assert decisions(await doubted.told()) == ["resolve: created"]
+    assert decisions(await doubted.history()) == ["resolve: created"]
 
 
 async def test_an_outdated_page_shows_every_decision_in_its_order(doubted: World, ada: Visitor, ben: Visitor):
@@ -251,7 +251,7 @@ async def test_a_page_of_an_earlier_doubt_is_outdated(world: World, ada: Visitor
     answer = await ada.sends(old, "refute", reason="no such order", certain="1")
 
     assert answer.status == 409
-    assert decisions(await world.told()) == ["refute: free"]
+    assert decisions(await world.history()) == ["refute: free"]
 
 
 async def test_a_form_made_for_another_operator_is_rejected(doubted: World, ada: Visitor, ben: Visitor):
@@ -268,7 +268,7 @@ async def test_a_forged_form_token_is_rejected(doubted: World, ada: Visitor, sta
     answer = await ada.does("resolve", order_id="tx-abc", stamp=stamp)
 
     assert answer.status == 409
-    assert decisions(await doubted.told()) == []
+    assert decisions(await doubted.history()) == []
 
 
 async def test_viewing_the_parties_does_not_outdate_a_page(doubted: World, ada: Visitor, ben: Visitor):

@@ -151,13 +151,13 @@ async def test_a_second_order_id_for_a_damaged_key_is_rejected_before_any_write(
     """The page said "Nothing was changed" although the record had been quarantined."""
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
     await damage()
-    before = await stored.told()
+    before = await stored.history()
 
     answer = await ada.does("resolve", order_id="tx-2")
 
     assert answer.status == 422
     assert "tx-1" in answer.text
-    assert await stored.told() == before
+    assert await stored.history() == before
 
 
 async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(

@@ -54,7 +54,7 @@ async def test_every_form_has_a_row_in_the_table_of_roles(desk: Desk):
 
 async def test_a_cross_origin_form_changes_nothing_for_any_role(doubted: World, desk: Desk, ada: Visitor):
     fields = filled_in((await ada.key()).page.forms["resolve"])
-    before, host = await doubted.told(), f"{desk.http.host}:{desk.http.port}"
+    before, host = await doubted.history(), f"{desk.http.host}:{desk.http.port}"
 
     for path in ALLOWED:
         for headers in ELSEWHERE:
@@ -62,12 +62,12 @@ async def test_a_cross_origin_form_changes_nothing_for_any_role(doubted: World, 
             answer = await ada.post(path, fields, headers=given)
 
             assert (answer.status, path, given) == (403, path, given)
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_each_form_is_accepted_only_from_its_roles(doubted: World, desk: Desk):
     fields = filled_in((await desk.visitor("reader", EVERY_ROLE).key()).page.forms["resolve"])
-    before = await doubted.told()
+    before = await doubted.history()
 
     for path, allowed in ALLOWED.items():
         for roles in EVERY_ONE:
@@ -76,29 +76,29 @@ async def test_each_form_is_accepted_only_from_its_roles(doubted: World, desk: D
             answer = await desk.visitor("ada", roles).post(path, fields)
 
             assert (answer.status != 403, path, roles) == (roles in allowed, path, roles)
-    assert [step for step in await doubted.told() if not step.startswith("look")] == before
+    assert [step for step in await doubted.history() if not step.startswith("look")] == before
 
 
 async def test_an_unknown_visitor_cannot_see_or_change_anything(doubted: World, desk: Desk):
-    before = await doubted.told()
+    before = await doubted.history()
 
     for method, path in routes_of(desk):
         answer = await desk.asked(method, path, headers=SAME, params={"key": "k"}, data={"key": "k"})
 
         assert answer.status == (200 if path in ("/desk.css", "/icon.svg") else 403), path
         assert "155,025" not in answer.html
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_a_get_request_changes_nothing(doubted: World, ada: Visitor):
-    before = await doubted.told()
+    before = await doubted.history()
 
     for path in ALLOWED:
         answer = await ada.get(path, key="k", order_id="tx-abc", reason="seen", certain="1")
 
         assert answer.status == (200 if path == "/audit" else 405)
         assert answer.headers.get("Allow") == (None if path == "/audit" else "POST")
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_a_browser_that_sends_only_an_origin_header_may_send_forms(

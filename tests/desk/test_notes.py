@@ -60,7 +60,7 @@ async def test_a_note_leaves_a_proposal_and_its_approval_valid(
 
 
 async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, ada: Visitor):
-    before = await doubted.told()
+    before = await doubted.history()
 
     empty, broken = await ada.does("note", reason=" "), await ada.does("note", reason="one\u2028two")
     async with doubted.client() as client:
@@ -74,7 +74,7 @@ async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, ada
     assert (empty.status, broken.status) == (422, 422)
     assert "non-empty line" in empty.text
     assert 'aria-invalid="true"' in empty.html
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(
@@ -94,7 +94,7 @@ async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(
     assert "Looking at it ben, for 0 s" in replaced.text
     assert "watch" in replaced.page.forms
     assert "is looking at it" not in ended.text
-    steps = [step.partition(":")[0] for step in await doubted.told()]
+    steps = [step.partition(":")[0] for step in await doubted.history()]
     assert steps[-3:] == ["watch", "watch", "unwatch"]
 
 

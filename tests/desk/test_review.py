@@ -24,7 +24,7 @@ async def test_a_refutation_is_shown_once_more_before_anything_is_written(world:
     world.bank.reference = "hold-731"
     await world.in_doubt()
     world.time.pass_(600)
-    before, page = await world.told(), await ada.key()
+    before, page = await world.history(), await ada.key()
 
     review = await reviewed(ada)
 
@@ -35,7 +35,7 @@ async def test_a_refutation_is_shown_once_more_before_anything_is_written(world:
     for shown in (page, review):
         assert "Refuting releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
     assert "hold-731 of 155,025.00 NGN stays on hold" in page.text
-    assert await world.told() == before
+    assert await world.history() == before
 
 
 async def test_a_refutation_without_a_reason_is_refused_before_the_review(doubted: World, ada: Visitor):
@@ -59,7 +59,7 @@ async def test_the_amount_or_the_key_confirms_it(doubted: World, ada: Visitor, t
 async def test_another_text_decides_nothing_and_is_kept_with_an_error_at_its_field(
     doubted: World, ada: Visitor, typed: str
 ):
-    before = await doubted.told()
+    before = await doubted.history()
 
     answer = await confirmed(ada, await reviewed(ada), typed)
 
@@ -69,17 +69,17 @@ async def test_another_text_decides_nothing_and_is_kept_with_an_error_at_its_fie
     assert field.items() >= error.items()
     assert "This is neither the amount nor the key." in answer.text
     assert answer.page.forms["refute"]["reason"] == "asked the service"
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_going_back_from_the_review_keeps_the_typed_text(doubted: World, ada: Visitor):
-    before = await doubted.told()
+    before = await doubted.history()
 
     answer = await confirmed(ada, await reviewed(ada), "k", back="1")
 
     assert answer.status == 200
     assert answer.page.forms["refute"]["reason"] == "asked the service"
-    assert await doubted.told() == before
+    assert await doubted.history() == before
 
 
 async def test_a_decision_during_the_review_is_not_overwritten(doubted: World, ada: Visitor, ben: Visitor):

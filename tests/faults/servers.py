@@ -259,8 +259,8 @@ def http(status: int, body: bytes = b"", *, headers: dict[str, str] | None = Non
 
 def head(status: int, headers: dict[str, str] | None = None) -> bytes:
     """Return the head of a response."""
-    told = {"Content-Type": "application/json", **(headers or {})}
-    lines = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in told.items())]
+    fields = {"Content-Type": "application/json", **(headers or {})}
+    lines = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 

@@ -92,9 +92,9 @@ async def test_a_response_that_waits_in_the_socket_behind_a_refusal_makes_it_a_d
     look = ConnectionState.is_alone
     async with serving(answered(lambda _: REFUSALS[422])) as server:
 
-        async def just_after_it_came(one: ConnectionState, **told: Any) -> bool:
+        async def just_after_it_came(one: ConnectionState, **options: Any) -> bool:
             server.open[0].send(order_reply(server.requests[-1]))
-            return await look(one, **told)
+            return await look(one, **options)
 
         monkeypatch.setattr(ConnectionState, "is_alone", just_after_it_came)
         is_in_doubt(bank, server, await second_order(bank, server))

@@ -92,8 +92,8 @@ async def test_a_caller_cancelled_at_any_turn_leaves_journal_hold_and_service_in
             await asyncio.wait([calling])
         state = await bank.state(server.url)
 
-    told = (state, len(server.requests), len(bank.funds.placed), len(bank.funds.released))
-    assert told in [("unheard of", 0, 0, 0), ("free", 0, 0, 0), ("free", 0, 1, 1), ("created", 1, 1, 0)]
+    result = (state, len(server.requests), len(bank.funds.placed), len(bank.funds.released))
+    assert result in [("unheard of", 0, 0, 0), ("free", 0, 0, 0), ("free", 0, 1, 1), ("created", 1, 1, 0)]
 
 
 # --- the client is closed -----------------------------------------------------------------------

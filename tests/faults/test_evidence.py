@@ -153,9 +153,9 @@ async def test_requests_reported_as_never_sent_never_arrived(
     sent = [one for one in posted if one.evidence.sent]
     never_sent = {one.number for one in posted if not one.evidence.sent}
     answered = sum(one.evidence.status is not None for one in posted)
-    told = f"{len(posted)} posts, {len(sent)} sent, {answered} answered, {sum(whole.values())} arrived"
-    record_property("posts", told)
-    print(told)  # noqa: T201 - the figures are part of the result
+    summary = f"{len(posted)} posts, {len(sent)} sent, {answered} answered, {sum(whole.values())} arrived"
+    record_property("posts", summary)
+    print(summary)  # noqa: T201 - the figures are part of the result
     assert len(posted) >= size
     assert never_sent & begun == set()
     assert max(whole.values()) == 1

@@ -124,10 +124,10 @@ async def test_an_order_is_not_sent_if_name_resolution_times_out(bank: Bank, lim
     assert isinstance(error.__cause__, TimeoutError)
 
 
-def breaks_off_with(said: bytes) -> Script:
+def breaks_off_with(data: bytes) -> Script:
     async def script(connection: Connection) -> None:
         await connection.reader.read(100)
-        connection.send(said)
+        connection.send(data)
 
     return script
 

@@ -246,7 +246,7 @@ class TicketHolder:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._said = 0
+        self._chunks = 0
         self.held = b""
         self.client: Connection | None = None
 
@@ -255,20 +255,20 @@ class TicketHolder:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._server.port)
         down = asyncio.create_task(self._down(reader))
         try:
-            while said := await connection.reader.read(1 << 16):
-                self._said += 1  # the client's hello, the end of its handshake, and then the request
-                writer.write(said)
+            while data := await connection.reader.read(1 << 16):
+                self._chunks += 1  # the client's hello, the end of its handshake, and then the request
+                writer.write(data)
         finally:
             down.cancel()
             writer.close()
 
     async def _down(self, reader: asyncio.StreamReader) -> None:
         assert self.client is not None
-        while said := await reader.read(1 << 16):
-            if self._said == 2:
-                self.held += said
+        while data := await reader.read(1 << 16):
+            if self._chunks == 2:
+                self.held += data
             else:
-                self.client.send(said)
+                self.client.send(data)
 
     def let_go(self) -> None:
         """Send the data that were held back, which the client's socket receives at once."""
@@ -327,20 +327,20 @@ Result = tuple[Outcome, str | None]
 
 async def results(server: Server, orders: int, **trust: Any) -> dict[str, Result]:
     """Send orders one after the other, with pauses, on a busy loop. Return the result of each poster."""
-    told: dict[str, Result] = {}
+    by_poster: dict[str, Result] = {}
     stop, draw = asyncio.Event(), random.Random(7)
     burning = asyncio.create_task(burn(stop, 7))
     async with Bank().client(server.url, timeouts=Timeouts(total=5), **trust) as client:
         for number in range(orders):
             try:
                 order = await order_of(client, str(number))
-                told[who(str(number))] = Outcome.CREATED, order.user.username
+                by_poster[who(str(number))] = Outcome.CREATED, order.user.username
             except TransferError as error:
-                told[who(str(number))] = error.outcome, None
+                by_poster[who(str(number))] = error.outcome, None
             await turns(draw.randrange(4))
         stop.set()
         await burning
-    return told
+    return by_poster
 
 
 def is_true(poster: str, result: Result, received: int) -> bool:
@@ -384,13 +384,15 @@ async def test_orders_on_a_busy_loop_are_never_duplicated_or_mixed_up(
 ):
     tls, trust = sides
     async with serving_beside(closes_when_idle(inject=inject), tls=tls) as server:
-        told = await results(server, size, **trust)
-    outcomes = Counter(outcome for outcome, _ in told.values())
+        by_poster = await results(server, size, **trust)
+    outcomes = Counter(outcome for outcome, _ in by_poster.values())
     record_property("unknown", outcomes[Outcome.UNKNOWN])
     print(f"of {size}: {outcomes}; {server.accepted} connections")  # noqa: T201 - a part of the result
 
     wrong = {
-        poster: result for poster, result in told.items() if not is_true(poster, result, server.count[poster])
+        poster: result
+        for poster, result in by_poster.items()
+        if not is_true(poster, result, server.count[poster])
     }
     assert wrong == {}
     # A FIN in flight cannot be noticed, so some doubts are correct; how many depends on the machine.

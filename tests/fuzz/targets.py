@@ -162,8 +162,8 @@ def promise(kept: bool, otherwise: str) -> None:
 def look_at_error(error: TransferError, *, shown: str = "") -> None:
     """Check that an error can be shown and pickled, and contains no secret except in ``shown``."""
     promise(isinstance(error, TransferError), f"{type(error).__name__} is none of our errors")
-    for told in (str(error), repr(error)):
-        promise("S3CRET" not in told or "S3CRET" in shown, "an error shows a secret")
+    for text in (str(error), repr(error)):
+        promise("S3CRET" not in text or "S3CRET" in shown, "an error shows a secret")
     again = pickle.loads(pickle.dumps(error))
     promise(type(again) is type(error) and str(again) == str(error), "an error is another once pickled")
     promise(str(copy.copy(error)) == str(error), "an error is another once copied")

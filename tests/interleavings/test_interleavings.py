@@ -26,7 +26,7 @@ rest where something is sent, undone, delivered or published. In short:
 - a mark is not written while another order of the key exists or may exist, and no second order is created;
 - a key whose order exists or may exist is bound, its funds are held, and no hold of it is released;
 - an order that is delivered or published exists and is on record; "no order may exist" is true when it is
-  said;
+  reported;
 - a suspected duplicate is published only if somebody had ended the sender's attempt;
 - the sender's definite result is recorded over the doubt of others; an end on record is final;
 - a rejection has a cause; a bound key that nobody works on is found by a recovery; no hold is forgotten;
@@ -76,7 +76,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
-@pytest.mark.timeout(3600)  # The test takes only CPU time, of which a busy machine has little.
+@pytest.mark.timeout(3600)  # The test takes only CPU time, and a busy machine has little of it.
 @pytest.mark.trial(short=6, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant_and_every_modelled_row_is_asked_for(size: int):
     found = explored(size)

@@ -616,7 +616,7 @@ class World:
         entry = self.entry(state)
         assert entry is not None
         if not may_exist and entry.state is KeyState.FREE and any(self.binds(state, one) for one in (0, 1)):
-            raise Broken("a caller is told that no order may exist, and one exists or may exist")
+            raise Broken("a caller receives order_may_exist=False, and one exists or may exist")
         return self._with(state, at, pc="done", note=())
 
     def _deliver_doubt(self, state: State, at: int, intent: int) -> State:
@@ -935,7 +935,7 @@ class World:
         entry = self.entry(state)
         assert entry is not None
         if pending not in entry.pending_notifications:
-            yield "told already", self._idle(state, at)
+            yield "published already", self._idle(state, at)
             return
         is_suspected = any(other.error == SUSPECTED for other in entry.pending_notifications)
         may_exist = is_suspected or entry.state is not KeyState.FREE
@@ -944,8 +944,8 @@ class World:
                 raise Broken("an order is published that does not exist")
         elif not may_exist and any(self.binds(state, one) for one in (0, 1)):
             raise Broken("it is published that no order may exist, and one exists or may exist")
-        told = replace(state, unknown=put(state.unknown, number_of(pending.intent_id), False))
-        yield "publish the end", self._with(told, at, pc="told")
+        published = replace(state, unknown=put(state.unknown, number_of(pending.intent_id), False))
+        yield "publish the end", self._with(published, at, pc="told")
 
     def _r_told(self, state: State, at: int) -> Iterator[Step]:
         (pending,) = state.actors[at].note
@@ -1012,7 +1012,7 @@ class World:
         self._check_holds(state, entry)
         if entry.state in AT_WORK and entry.lease_until <= NOW and not is_waiting(entry, NOW):
             raise Broken("a key that nobody works on is not found by a recovery")
-        self._check_told(state, entry)
+        self._check_notifications(state, entry)
 
     def _check_holds(self, state: State, entry: Entry) -> None:
         """Check that funds are held only for a key in use, for a pending undo, or by a worker."""
@@ -1027,7 +1027,7 @@ class World:
             if not (state.late[intent] and any(actor.pc == "dead" for actor in at_it)):
                 raise Broken(f"the funds of intent {intent} are held for ever")
 
-    def _check_told(self, state: State, entry: Entry) -> None:
+    def _check_notifications(self, state: State, entry: Entry) -> None:
         """Check that an outcome published as unknown is followed by the end of the doubt, if it has ended."""
         for intent in (0, 1):
             is_over = entry.intent_id != INTENTS[intent].id or entry.state is not KeyState.IN_DOUBT

@@ -33,18 +33,18 @@ def _calls(journal: Journal) -> dict[str, Callable[[], Awaitable[Any]]]:
 
 
 async def _tried(journal: Journal) -> dict[str, str]:
-    told = {}
+    results = {}
     for name, call in _calls(journal).items():
         try:
             await call()
         except JournalFailed as error:
-            told[name] = "fork" if "fork" in str(error) else str(error)
+            results[name] = "fork" if "fork" in str(error) else str(error)
         else:
-            told[name] = "done"
-    return told
+            results[name] = "done"
+    return results
 
 
-async def _told(address: str, journal: Journal) -> dict[str, dict[str, str]]:
+async def _results(address: str, journal: Journal) -> dict[str, dict[str, str]]:
     return {"its parent's": await _tried(journal), "its own": await _tried(journal_at(address))}
 
 
@@ -54,7 +54,7 @@ def _forked(parent: asyncio.Runner, address: str) -> None:
     child = os.fork()
     if not child:
         signal.alarm(HANGS)
-        print(json.dumps(asyncio.run(_told(address, journal))), flush=True)  # noqa: T201 - for the test
+        print(json.dumps(asyncio.run(_results(address, journal))), flush=True)  # noqa: T201 - for the test
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert status == 0, status

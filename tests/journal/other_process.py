@@ -58,17 +58,17 @@ def main() -> None:
     for line in sys.stdin:
         match line.split():
             case ["visit"]:
-                told = asyncio.run(_visit(path))
+                answer = asyncio.run(_visit(path))
             case ["lock"]:
                 db = sqlite3.connect(path, isolation_level=None)
                 db.execute("BEGIN IMMEDIATE")
-                told = "locked"
+                answer = "locked"
             case ["unlock"]:
                 db.close()
-                told = "unlocked"
+                answer = "unlocked"
             case _:
-                told = asyncio.run(_order(path, base_url, token, line.split()[1]))
-        print(told, flush=True)  # noqa: T201 - for the test
+                answer = asyncio.run(_order(path, base_url, token, line.split()[1]))
+        print(answer, flush=True)  # noqa: T201 - for the test
 
 
 if __name__ == "__main__":

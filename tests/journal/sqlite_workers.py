@@ -34,7 +34,9 @@ async def _claim_all(path: str, number: int, keys: Sequence[str], together: Any)
             for first in range(0, len(keys), 10):
                 some = keys[first : first + 10]
                 verdicts = await asyncio.gather(*(judged(journal, claim(number), key=key) for key in some))
-                granted += [key for key, said in zip(some, verdicts, strict=True) if said.denial is None]
+                granted += [
+                    key for key, verdict in zip(some, verdicts, strict=True) if verdict.denial is None
+                ]
     return granted
 
 

@@ -126,7 +126,7 @@ async def test_the_estimated_time_advances_with_the_loops_clock(loop_time: LoopT
 
 
 @each(
-    ("said", "took", "reckons"),
+    ("server_time", "took", "reckons"),
     {
         "may be right": (1000.5, 1.0, 1001.0),
         "was ahead": (990.0, 1.0, 991.0),
@@ -134,13 +134,13 @@ async def test_the_estimated_time_advances_with_the_loops_clock(loop_time: LoopT
     },
 )
 async def test_an_answer_corrects_the_estimate_only_as_far_as_needed(
-    loop_time: LoopTime, said: float, took: float, reckons: float
+    loop_time: LoopTime, server_time: float, took: float, reckons: float
 ):
     reckoned, loop = EstimatedServerClock(), asyncio.get_running_loop()
     reckoned.update(1000.0, asked=loop.time())
     asked = loop.time()
     await loop_time.pass_(took)
-    reckoned.update(said, asked=asked)
+    reckoned.update(server_time, asked=asked)
 
     assert reckoned.now == pytest.approx(reckons, abs=0.3)
 

@@ -135,11 +135,11 @@ def test_a_loop_that_shuts_down_does_not_hang_and_finishes_begun_writes(path: Pa
         await judged(journal, claim(), key="first")
         on_its_way, in_thread = asyncio.Event(), journal._in_thread
 
-        def told(work: Callable[[], Any]) -> Any:
+        def run_in_thread(work: Callable[[], Any]) -> Any:
             on_its_way.set()
             return in_thread(work)
 
-        journal._in_thread = told
+        journal._in_thread = run_in_thread
         for number in range(50):
             asyncio.get_running_loop().create_task(judged(journal, claim(), key=f"k-{number}"))
         await on_its_way.wait()
@@ -202,8 +202,8 @@ def in_processes(work: str, *arguments: str) -> list[Any]:
     """Return the reports of four processes that do the work at the same time."""
     command = [sys.executable, "-m", "tests.journal.sqlite_workers", work, *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)
-    told: list[Any] = json.loads(done.stdout)
-    return told
+    reports: list[Any] = json.loads(done.stdout)
+    return reports
 
 
 def test_many_processes_claim_each_key_only_once(path: Path):

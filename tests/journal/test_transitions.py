@@ -329,7 +329,7 @@ def difference(before: Entry | None, entry: Entry, now: float) -> str:
     )
 
 
-def told(entry: Entry, move: Move, now: float) -> str:
+def history_line(entry: Entry, move: Move, now: float) -> str:
     step = history_step(entry, move, now=now)
     epoch = f"epoch {step.epoch}" if step.epoch > 1 else None
     facts = (step.move, step.order_id, epoch, step.ending and shown(step.ending, now), step.by, step.reason)
@@ -349,7 +349,7 @@ def result_of(situation: str, move: Move, now: float) -> str:
     assert result.now == now
     denied = "" if result.denial is None else f"rejected: {result.denial.value}. "
     changes = difference(entry, result.entry, now) or ("" if denied else "no change")
-    step = told(result.entry, move, now) if is_told(move, result) else ""
+    step = history_line(result.entry, move, now) if is_told(move, result) else ""
     return f"{denied}{changes}" + (f" | history: {step}" if " | " in step else "")
 
 

@@ -92,7 +92,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
         freed = await client.refute("a", **SAID, undone=True)
         made = await client.resolve("b", order_id="tx-b", **SAID)
     async with opened() as journal, world.client(journal=journal) as client:
-        told = [step.reason for step in await client.history("a") if step.move == "layaside"]
+        reasons = [step.reason for step in await client.history("a") if step.move == "layaside"]
         with pytest.raises(AlreadyCreated) as again:
             await client.create_order(new_order(), key="b", beneficiary=NAME)
         await client.create_order(new_order(), key="a", beneficiary=NAME)
@@ -105,7 +105,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
     assert (report.in_doubt, report.unreadable, report.resolved, report.released) == (2, 2, 0, 0)
     assert (freed.state, made.state, again.value.order_id) == (KeyState.FREE, KeyState.CREATED, "tx-b")
-    assert told == ["seen on the statement; the unreadable part is kept; undone manually: funds_hold"]
+    assert reasons == ["seen on the statement; the unreadable part is kept; undone manually: funds_hold"]
     assert damaged[2].replace('"', '\\"') in kept
 
 

@@ -42,13 +42,13 @@ def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str |
     return None
 
 
-def nothing_is_done_for_whoever_waits_no_longer(
-    world: "World", said: "Record | None", what: str
+def nothing_is_done_after_the_callers_deadline(
+    world: "World", record: "Record | None", what: str
 ) -> str | None:
     """Each hook starts, and the first byte is sent, before the caller's deadline."""
-    if said is None or world.loop.time() < said.deadline + 1e-5:  # a datetime has whole microseconds
+    if record is None or world.loop.time() < record.deadline + 1e-5:  # a datetime has whole microseconds
         return None
-    return f"{what} for {said.key}, {world.loop.time() - said.deadline:g} s after its caller's deadline"
+    return f"{what} for {record.key}, {world.loop.time() - record.deadline:g} s after its caller's deadline"
 
 
 def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str | None:
@@ -59,17 +59,17 @@ def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str |
 
 
 def nothing_is_sent_that_was_checked_for_others(
-    world: "World", intent: OrderIntent, said: "Record | None"
+    world: "World", intent: OrderIntent, record: "Record | None"
 ) -> str | None:
     """When the first byte is sent, every hook of this client has checked the caller's arguments."""
-    if said is None or said.beneficiary != intent.beneficiary or said.held != intent.held:
-        return f"{intent.id} is sent for {intent}, and its caller said {said}"
+    if record is None or record.beneficiary != intent.beneficiary or record.held != intent.held:
+        return f"{intent.id} is sent for {intent}, and its caller passed {record}"
     for hook in world.hooks_at_work():
         seen = world.bank.seen.get((hook, intent.id))
         if hook == "hold" and intent.held is not None:
             continue
-        if seen is None or (seen.beneficiary, seen.held) != (said.beneficiary, said.held):
-            return f"{intent.id} is sent for {said.beneficiary}, and {hook} has not seen that"
+        if seen is None or (seen.beneficiary, seen.held) != (record.beneficiary, record.held):
+            return f"{intent.id} is sent for {record.beneficiary}, and {hook} has not seen that"
     return None
 
 
@@ -144,13 +144,13 @@ def nobody_decides_alone(world: "World", key: str, before: Entry | None, move: M
     return None
 
 
-# --- when a caller is told ----------------------------------------------------------------------
+# --- when a caller receives a result ------------------------------------------------------------
 
 
-def what_is_told_is_an_outcome(world: "World", record: "Record") -> str | None:
+def a_result_is_an_outcome(world: "World", record: "Record") -> str | None:
     """A call returns an order or raises an error of the package."""
     if record.order is None and not isinstance(record.error, TransferError):
-        return f"the caller of {record.key} is told {record.error!r}"
+        return f"the caller of {record.key} received {record.error!r}"
     return None
 
 
@@ -173,9 +173,9 @@ def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
     if isinstance(error, TransferError) and not error.order_may_exist:
         made = world.service.order_of(record.intent_id or "")
         if made is not None:
-            return f"the caller of {record.key} is told {error!r}, but {made.id} exists"
+            return f"the caller of {record.key} received {error!r}, but {made.id} exists"
         if error.outcome not in (Outcome.NOT_SENT, Outcome.REFUSED):
-            return f"the caller of {record.key} is told {error.outcome} and that no order may exist"
+            return f"the caller of {record.key} received {error.outcome} with order_may_exist=False"
     return None
 
 
@@ -186,13 +186,13 @@ def no_order_of_its_key_exists_when_none_may(
 
     A worker that slept since it read its key does not know about later orders.
     """
-    said = record.error if outcome is None else outcome
-    if not isinstance(said, (TransferError, OrderOutcome)) or said.order_may_exist:
+    result = record.error if outcome is None else outcome
+    if not isinstance(result, (TransferError, OrderOutcome)) or result.order_may_exist:
         return None
     process = PROCESS.get()
     has_slept = process is not None and process.thawed_at > record.read_at
     made = world.service.order_of_key(record.key, seen=record.orders_seen if has_slept else None)
-    return None if made is None else f"{said!r} is said of key {record.key}, but {made.id} exists"
+    return None if made is None else f"{result!r} is reported for key {record.key}, but {made.id} exists"
 
 
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
@@ -205,7 +205,7 @@ def a_created_without_a_record_carries_its_order(world: "World", record: "Record
     if isinstance(error, JournalFailed) and error.outcome is Outcome.CREATED:
         order_id = error.order.id if error.order is not None else None  # None: `resolve` returned only the id
         if not any(order_id in (None, one.id) for one in world.service.orders):
-            return f"the caller of {record.key} is told of an order {order_id} that does not exist"
+            return f"the caller of {record.key} received an order {order_id} that does not exist"
         if world.database.entries[record.key or ""].state is KeyState.FREE:
             return f"{order_id} exists, and key {record.key} is free"
     return None
@@ -221,12 +221,12 @@ def an_unknown_leaves_the_key_bound(world: "World", record: "Record") -> str | N
                 None if record.intent_id in world.witness.over else f"key {record.key} is in doubt and free"
             )
         if not error.order_may_exist:
-            return f"the caller of {record.key} is told that an unknown order may not exist"
+            return f"the caller of {record.key} received order_may_exist=False for an unknown outcome"
     return None
 
 
-OF_WHAT_IS_TOLD: tuple[Callable[["World", "Record"], str | None], ...] = (
-    what_is_told_is_an_outcome,
+RESULT_INVARIANTS: tuple[Callable[["World", "Record"], str | None], ...] = (
+    a_result_is_an_outcome,
     an_order_given_back_exists_and_is_on_record,
     a_certain_no_is_true,
     no_order_of_its_key_exists_when_none_may,
@@ -252,7 +252,7 @@ def every_key_keeps_its_promises(world: "World") -> Iterator[str]:
         one = KeyEvidence(
             key=key,
             orders=[order.id for order in made],
-            told=[
+            reported=[
                 ("created", call.order.id) for call in world.witness.records if call.order and call.key == key
             ],
             entry=_without_the_stubborn(world, entry),

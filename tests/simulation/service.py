@@ -111,18 +111,18 @@ class Service:
         self.requests += 1
         answer = ANSWERS.draw(chance) if world.trouble("service") else GOOD
         now = world.loop.time()
-        told = now + chance.latency()
+        answer_at = now + chance.latency()
         world.note(f"a request of {request.intent_id} arrives: {answer}")
         if answer.effect == "at once":
             self._effect(request)
         elif answer.effect == "slowly":
-            told = now + 24.0 * chance.random()
-            world.loop.call_at(min(told, request.latest), self._effect, request, context=OUTSIDE)
+            answer_at = now + 24.0 * chance.random()
+            world.loop.call_at(min(answer_at, request.latest), self._effect, request, context=OUTSIDE)
         elif answer.effect == "too late":
             when = now + (request.latest - now) * chance.random()
             world.loop.call_at(when, self._effect, request, context=OUTSIDE)
         if answer.status is not None or chance.once_in(0.5):  # otherwise, the worker waits until its timeout
-            world.loop.call_at(told, self._answer, request, answer, context=OUTSIDE)
+            world.loop.call_at(answer_at, self._answer, request, answer, context=OUTSIDE)
 
     def _effect(self, request: Request) -> None:
         head, tail = OURS if request.wish == WISH else FOREIGN
@@ -151,7 +151,7 @@ class Service:
             head, tail = FOREIGN if request.wish == WISH else OURS
             return head + b"tx-0" + tail
         if what == "twin's":
-            # Use only an order that is already recorded for another key; others could not be told apart.
+            # Use only an order that is already recorded for another key; others could not be distinguished.
             ids = self.world.database.ids
             bound = next((one for one in self.orders if ids.get(one.id, request.key) != request.key), None)
             if bound is not None and request.wish == WISH:

@@ -43,10 +43,10 @@ def _staged() -> Iterator[None]:
 def tell(seed: int, *, trace: bool = False) -> TransitionResult:
     """Run one story and return its result."""
     with _staged():
-        return _told(World(seed, trace=trace), seed)
+        return _run(World(seed, trace=trace), seed)
 
 
-def _told(world: World, seed: int) -> TransitionResult:
+def _run(world: World, seed: int) -> TransitionResult:
     world.note(repr(vars(world.setting)))
     _begin(world)
     ends = world.loop.run()

@@ -27,7 +27,7 @@ MUST_BE_SEEN = (
     # the journal
     *("commit lost", "commit unknown", "commit unknown, and later", "slow commit", "clock set back"),
     # doubts and operators
-    *("doubt", "resolve", "refute", "end of a doubt told", "operator heard", "proposed"),
+    *("doubt", "resolve", "refute", "end of a doubt published", "operator decided", "proposed"),
 )
 RARE = ("twin's order", "approved")
 """Events that occur only in hundreds or thousands of stories."""

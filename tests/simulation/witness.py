@@ -128,7 +128,7 @@ class Witness:
     def asked(self, hook: str, intent: OrderIntent) -> None:
         kept = self._kept_when_claimed.get((intent.id, EPOCH.get()), set())
         self.check(invariants.no_receipt_is_asked_for_twice(hook, intent, kept))
-        self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), hook))
+        self.check(invariants.nothing_is_done_after_the_callers_deadline(self.world, RECORD.get(), hook))
 
     def undoing(self, hook: str, intent: OrderIntent) -> None:
         self.check(invariants.nothing_is_undone_before_the_no_is_on_record(self.world, hook, intent))
@@ -141,7 +141,7 @@ class Witness:
 
     def looked(self, intent: OrderIntent) -> None:
         self.check(invariants.nothing_is_sent_too_late(self.world, intent, ATTEMPT.get()))
-        self.check(invariants.nothing_is_done_for_whoever_waits_no_longer(self.world, RECORD.get(), "sent"))
+        self.check(invariants.nothing_is_done_after_the_callers_deadline(self.world, RECORD.get(), "sent"))
 
     def continued(self, intent: OrderIntent, paused: float) -> None:
         """Note that a process continues after a pause between its last check and the write."""
@@ -164,12 +164,12 @@ class Witness:
 
     # --- the callers ----------------------------------------------------------------------------
 
-    def told(self, record: Record) -> None:
+    def call_ended(self, record: Record) -> None:
         outcome = record.order.id if record.order is not None else repr(record.error)
-        self.world.note(f"the caller of {record.key} ({record.intent_id}) is told {outcome}")
+        self.world.note(f"the caller of {record.key} ({record.intent_id}) receives {outcome}")
         if self.world.loop.time() >= record.deadline and isinstance(record.error, (Expired, OutcomeUnknown)):
             self.world.saw(f"{type(record.error).__name__} at a deadline")
-        for invariant in invariants.OF_WHAT_IS_TOLD:
+        for invariant in invariants.RESULT_INVARIANTS:
             self.check(invariant(self.world, record))
 
     def reads_key(self) -> None:

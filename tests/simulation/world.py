@@ -242,14 +242,14 @@ class Worker:
     async def _call(self, client: TransferClient, record: Record, limit: datetime | None) -> None:
         outcome, deadline = None, self._moment(record.deadline)
         try:
-            words = {"key": record.key, "beneficiary": record.beneficiary, "held": record.held}
-            words |= {"send_before": limit, "deadline": deadline}
+            arguments = {"key": record.key, "beneficiary": record.beneficiary, "held": record.held}
+            arguments |= {"send_before": limit, "deadline": deadline}
             if self.world.by_messages and record.key is not None:
-                outcome = await self._handle(client, record, words)
+                outcome = await self._handle(client, record, arguments)
             elif self.world.lateness.once_in(0.15):
-                await self._take_late(client, record, words)
+                await self._take_late(client, record, arguments)
             else:
-                record.order = await client.create_order(record.wish, **words)
+                record.order = await client.create_order(record.wish, **arguments)
         except asyncio.CancelledError:
             self.world.saw("cancelled")
             raise
@@ -258,14 +258,14 @@ class Worker:
                 raise
             record.error = error
         record.key = record.key or getattr(record.error, "key", None) or self._key_of(record)
-        self.world.witness.told(record)
+        self.world.witness.call_ended(record)
         if outcome is not None:
             self.world.witness.publishing(record, outcome)
             await self._publish(outcome)
 
-    async def _take_late(self, client: TransferClient, record: Record, words: Any) -> None:
-        """Run two orders of a batch, of which one result may wait while the other is stored."""
-        world, wish = self.world, OrderRequest(record.wish, **words)
+    async def _take_late(self, client: TransferClient, record: Record, arguments: Any) -> None:
+        """Run two orders of a batch. One result may wait while the other is stored."""
+        world, wish = self.world, OrderRequest(record.wish, **arguments)
         requests = [OrderRequest(cast("Any", None)), wish]
         taken: OrderResult | None = None
         async with aclosing(client.create_orders(requests)) as results:
@@ -278,9 +278,9 @@ class Worker:
         if taken is not None:
             record.order, record.error = taken.order, taken.error
 
-    async def _handle(self, client: TransferClient, record: Record, words: Any) -> OrderOutcome | None:
+    async def _handle(self, client: TransferClient, record: Record, arguments: Any) -> OrderOutcome | None:
         """Handle a message, which may have been delivered before."""
-        handled = await Handler(client).handle(OrderCommand(order=record.wish, **words))
+        handled = await Handler(client).handle(OrderCommand(order=record.wish, **arguments))
         if isinstance(handled.result, Order):
             record.order = handled.result
         else:
@@ -317,7 +317,7 @@ class Worker:
     async def _tell(self, handler: Handler) -> None:
         with suppress(TransferError):  # the journal failed; the next run publishes the outcome
             async for outcome in handler.untold():
-                self.world.saw("end of a doubt told")
+                self.world.saw("end of a doubt published")
                 await self._publish(outcome)
                 await handler.told(outcome)
 
@@ -327,7 +327,7 @@ class Worker:
     async def _look_into_doubts(self, client: TransferClient) -> None:
         """Let an operator decide doubts: resolve if an order exists, refute when none can appear any more."""
         world = self.world
-        said = {"by": "operator", "reason": "looked"}
+        details = {"by": "operator", "reason": "looked"}
         # The journal is down, it is too early, or another person was faster.
         with suppress(TransferError, ValueError):
             for doubt in await client.in_doubt():
@@ -340,22 +340,22 @@ class Worker:
                 if world.four_eyes and not world.people.once_in(0.2):
                     await self._by_two(client, doubt, None if seen is None else seen.id)
                 elif seen is not None:
-                    await client.resolve(doubt.key, order_id=seen.id, **said)
+                    await client.resolve(doubt.key, order_id=seen.id, **details)
                 else:
-                    await client.refute(doubt.key, **said)
-                world.saw("operator heard")
+                    await client.refute(doubt.key, **details)
+                world.saw("operator decided")
 
     async def _by_two(self, client: TransferClient, doubt: Doubt, order_id: str | None) -> None:
         """Let a person propose a decision, or approve another person's proposal."""
         world, desk = self.world, client.operators
-        said = {"by": world.people.one_of(("ada", "ben")), "reason": "looked"}
+        details = {"by": world.people.one_of(("ada", "ben")), "reason": "looked"}
         wanted = Decision.REFUTE if order_id is None else Decision.RESOLVE
         proposal = doubt.proposal
         if proposal is None or (proposal.decision, proposal.order_id) != (wanted, order_id):
-            await desk.propose(doubt.key, wanted, order_id=order_id, **said)
+            await desk.propose(doubt.key, wanted, order_id=order_id, **details)
             return
         await world.sleep(world.people.one_of(GAPS) * world.people.random())
-        await desk.approve(doubt.key, proposal=proposal.id, **said)
+        await desk.approve(doubt.key, proposal=proposal.id, **details)
         world.saw("approved")
 
     def close(self, timeout: float) -> None:

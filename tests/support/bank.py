@@ -262,19 +262,21 @@ class World:
         }
         return TransferClient(self.sandbox.base_url, options.pop("token"), **options)
 
-    async def create(self, order: NewOrder | None = None, *, key: str | None = "k", **words: Any) -> Order:
-        """Make one call with a new client. `words` are arguments of the call or settings of the client."""
-        call = {name: words.pop(name) for name in CALL if name in words}
-        async with self.client(**words) as client:
+    async def create(
+        self, order: NewOrder | None = None, *, key: str | None = "k", **arguments: Any
+    ) -> Order:
+        """Make one call with a new client. `arguments` are those of the call, or settings of the client."""
+        call = {name: arguments.pop(name) for name in CALL if name in arguments}
+        async with self.client(**arguments) as client:
             wish = new_order() if order is None else order
             return await client.create_order(wish, key=key, **call)
 
     async def fails(
-        self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **words: Any
+        self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **arguments: Any
     ) -> E:
         """Make one call that must fail. Return its error."""
         with pytest.raises(kind, match=match) as caught:
-            await self.create(order, **words)
+            await self.create(order, **arguments)
         return caught.value
 
     async def recover(self, **settings: Any) -> RecoveryReport:
@@ -299,7 +301,7 @@ class World:
         while (await self.entry(key)).state in (KeyState.CLAIMED, KeyState.SENDING):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    async def told(self, key: str = "k") -> list[str]:
+    async def history(self, key: str = "k") -> list[str]:
         """Return a summary of the key's history."""
         steps = await self.journal.history(self.scope, key)
         return [f"{step.move}: {step.state.value}" for step in steps]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tests.support.ids import told
+from tests.support.ids import stable_repr
 
 LONGEST = 300
 """The maximum length of a row in a failure message."""
@@ -44,13 +44,13 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
         @functools.wraps(test)
         def all_rows(**fixtures: Any) -> None:
             for row, given in cases():
-                with told_of(row):
+                with row_in_failures(row):
                     test(**fixtures, **given)
 
         @functools.wraps(test)
         async def all_rows_async(**fixtures: Any) -> None:
             for row, given in cases():
-                with told_of(row):
+                with row_in_failures(row):
                     await test(**fixtures, **given)
 
         whole = all_rows_async if inspect.iscoroutinefunction(test) else all_rows
@@ -63,10 +63,10 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
 
 
 @contextmanager
-def told_of(row: Any) -> Iterator[None]:
+def row_in_failures(row: Any) -> Iterator[None]:
     """Name the row in any failure within the block."""
     try:
         yield
     except BaseException as error:  # pytest's failures are not subclasses of Exception
-        error.add_note(f"at the row {told(row)[:LONGEST]}")
+        error.add_note(f"at the row {stable_repr(row)[:LONGEST]}")
         raise

@@ -162,8 +162,8 @@ class Tab:
 
     async def text(self) -> str:
         """Return all text of the page."""
-        said = " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
-        return " ".join(said.split())
+        texts = " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
+        return " ".join(texts.split())
 
     async def press(self, key: str) -> None:
         """Press a key."""

@@ -3,6 +3,6 @@
 import re
 
 
-def told(value: object) -> str:
+def stable_repr(value: object) -> str:
     """Return the repr of ``value`` without memory addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -374,7 +374,7 @@ PAIRS = tuple(
 
 
 def _crowd(firsts: str, lasts: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first, last = (tuple(word.replace("_", " ") for word in words.split()) for words in (firsts, lasts))
+    first, last = (tuple(word.replace("_", " ") for word in names.split()) for names in (firsts, lasts))
     return first, last
 
 

@@ -21,14 +21,14 @@ class KeyEvidence:
 
     Args:
         orders: the orders that exist.
-        told: the reported outcomes, each with the order's id.
+        reported: the reported outcomes, each with the order's id.
         entry: the journal's entry, when only doubts are left.
         open_effects: the effects of hooks that are not undone, each with the id of its intent.
     """
 
     key: str
     orders: Sequence[str]
-    told: Sequence[tuple[str, str]]
+    reported: Sequence[tuple[str, str]]
     entry: Entry | None
     open_effects: frozenset[tuple[str, str]]
 
@@ -44,11 +44,14 @@ def broken_promises(one: KeyEvidence) -> Faults:
         yield from _against_the_service(one, entry)
         yield from _against_the_bank(one, entry)
     state, order_id = (entry.state, entry.order_id) if entry else (None, None)
-    for ended, told_id in one.told:
-        if ended == "created" and (state is not KeyState.CREATED or told_id != order_id):
-            yield "lost", f"told created as {told_id}; the journal says {state}, {order_id}"
-        if ended == "created" and told_id not in one.orders:
-            yield "lost", f"told created as {told_id}, which does not exist"
+    for ended, reported_id in one.reported:
+        if ended == "created" and (state is not KeyState.CREATED or reported_id != order_id):
+            yield (
+                "lost",
+                f"reported as created with the id {reported_id}; the journal says {state}, {order_id}",
+            )
+        if ended == "created" and reported_id not in one.orders:
+            yield "lost", f"reported as created with the id {reported_id}, which does not exist"
 
 
 def _against_the_service(one: KeyEvidence, entry: Entry) -> Faults:

@@ -48,8 +48,8 @@ def _text(tree: Any) -> str:
 
 def steps_of(path: str) -> list[str | int]:
     """Return the steps of a JSON path such as ``$.user.currencies[0].symbol``."""
-    words = path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").split(".")
-    return [int(word) if word.isdigit() else word for word in words if word]
+    steps = path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").split(".")
+    return [int(step) if step.isdigit() else step for step in steps if step]
 
 
 def inside(tree: Any, path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-TOLD = "tests ran in {processes} processes: all collected the same tests, and each test ran once"
+SUMMARY = "tests ran in {processes} processes: all collected the same tests, and each test ran once"
 
 
 class Sharing:
@@ -42,7 +42,7 @@ class Sharing:
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         if self.found and exitstatus != pytest.ExitCode.INTERRUPTED:
-            summary = self.trouble or TOLD.format(processes=len(self.found))
+            summary = self.trouble or SUMMARY.format(processes=len(self.found))
             terminalreporter.write_line(f"{len(self.ran)} {summary}")
 
     @property

@@ -94,7 +94,7 @@ SOME_FLAGS = _some(samples.FLAGS, at_most=2)
 
 @st.composite
 def orders(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate orders with valid fields, only some of which vary."""
+    """Generate orders with valid fields. Only some of the fields vary."""
     tree = samples.order_json(draw(st.integers(1, 50)))
     for path in draw(SOME_LOOSE):
         tree = samples.changed(tree, path, draw(CHOICES[path]))

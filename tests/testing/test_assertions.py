@@ -76,13 +76,13 @@ async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
 
 
 def test_a_payment_is_described_by_known_fields_of_an_order():
-    for fields, told in (
+    for fields, message in (
         ({}, "pass at least one field"),
         ({"amount": 1}, "amount: an order has no such field; choose from poster_username"),
         ({"matcher_amount": 100.0}, "matcher_amount: "),
         ({"matcher_amount": "1,000"}, "matcher_amount: "),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             assert_one_payment(sandbox=None, **fields)
 
 

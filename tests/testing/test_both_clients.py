@@ -89,13 +89,13 @@ def opened(kind, holds, hands):
     return client
 
 
-async def create(client, order=None, **words):
-    return await client.create_order(order or make_new_order(), key="k", **words)
+async def create(client, order=None, **arguments):
+    return await client.create_order(order or make_new_order(), key="k", **arguments)
 
 
-async def fails(error, client, order=None, **words):
+async def fails(error, client, order=None, **arguments):
     with pytest.raises(error) as caught:
-        await create(client, order, **words)
+        await create(client, order, **arguments)
     return caught.value
 
 

@@ -10,9 +10,9 @@ from transfer_async.sandbox import StallBeforeProcessing
 from transfer_async.testing import RunningSandbox, make_new_order
 
 
-async def pay(sandbox, **words):
+async def pay(sandbox, **arguments):
     async with TransferClient(sandbox.base_url, sandbox.token) as client:
-        return await client.create_order(make_new_order(), key="k", held="our-own", **words)
+        return await client.create_order(make_new_order(), key="k", held="our-own", **arguments)
 
 
 async def test_another_thread_can_release_a_stalled_order(beside):

@@ -63,13 +63,13 @@ async def states(world: World) -> list[KeyState]:
 async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts, tmp_path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
     first = await asked("resolve", "--from", file, *BY)
-    made = [await doubts.told(key) for key in "ab"]
+    made = [await doubts.history(key) for key in "ab"]
     again = await asked("resolve", "--from", file, *BY)
 
     assert first.stdout == f"2 rows: 2 done\nresults: {file}.results.jsonl\n"
     assert again.stdout.startswith("2 rows: 2 done before\n")
     assert await results(file) == [(2, "a", "done before"), (3, "b", "done before")]
-    assert made == [await doubts.told(key) for key in "ab"]
+    assert made == [await doubts.history(key) for key in "ab"]
     assert (await doubts.entry("b")).order_id == "tx-b"
     assert await states(doubts) == [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT]
 
@@ -95,7 +95,7 @@ async def test_a_second_run_refutes_no_key_again_even_if_it_was_used_since(doubt
     await asked("refute", "--from", file, "--yes", *BY)
 
     assert unasked.stderr == "journal: --yes is required when not interactive\n"
-    assert (await doubts.told("a")).count("refute: free") == 1
+    assert (await doubts.history("a")).count("refute: free") == 1
     assert await results(file) == [(2, "a", "done before"), (3, "b", "done before")]
     await doubts.in_doubt("a")
     await doubts.fails(Refused, refused_order(), key="b")

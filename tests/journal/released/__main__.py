@@ -76,15 +76,15 @@ async def _postgres(dsn: str) -> str:
         await _fill(world, journal)
     connection = await asyncpg.connect(dsn)
     try:
-        told = [Statements("{schema}", idle=1.0, slack=1.0).tables.strip()]
+        statements = [Statements("{schema}", idle=1.0, slack=1.0).tables.strip()]
         for table in (ENTRY_TABLE, "history"):
             rows = await connection.fetch(f'SELECT * FROM "{journal._schema}".{table} ORDER BY id')
-            told += [_insertion(table, row) for row in rows]
+            statements += [_insertion(table, row) for row in rows]
             name = f"'\"{{schema}}\".{table}', 'id'"
-            told.append(f"SELECT setval(pg_get_serial_sequence({name}), {len(rows)});")
+            statements.append(f"SELECT setval(pg_get_serial_sequence({name}), {len(rows)});")
     finally:
         await connection.close()
-    return "\n".join(told) + "\n"
+    return "\n".join(statements) + "\n"
 
 
 def _insertion(table: str, row: Any) -> str:

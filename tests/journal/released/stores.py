@@ -97,7 +97,7 @@ class TableStore:
     def say(self, *statements: str) -> None:
         """Run statements on the database."""
 
-        async def said() -> None:
+        async def execute() -> None:
             connection = await asyncpg.connect(self.dsn)
             try:
                 await connection.execute(f'SET search_path TO "{self.schema}"')
@@ -106,7 +106,7 @@ class TableStore:
             finally:
                 await connection.close()
 
-        asyncio.run(said())
+        asyncio.run(execute())
 
     def content(self) -> Content:
         """Return the content of the tables."""

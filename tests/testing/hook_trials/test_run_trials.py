@@ -265,7 +265,7 @@ def test_a_broken_rule_without_steps_is_shown():
     assert "  did    nothing\n  saw    less" in str(HookReport(broken=(rule,), tried=1, seed=0))
 
 
-TOLD = """\
+EXPECTED = """\
 BROKEN   release(intent, None) finds the hold by intent.id.
   trial  an undo without a receipt (and 1 more)
   did    place(A) -> 'hold-1'
@@ -280,10 +280,10 @@ async def test_the_report_explains_a_wrong_hook_in_terms_of_the_bank():
     bank = wrong_banks.NeedsTheReference()
     bank.core.available = Decimal("Infinity")
 
-    told = re.sub(r"hold-\d+", "hold-1", str(await verified(bank)))
+    report = re.sub(r"hold-\d+", "hold-1", str(await verified(bank)))
 
-    assert TOLD in told
-    assert told.splitlines()[-1].startswith("1 rule broken, in ")
+    assert EXPECTED in report
+    assert report.splitlines()[-1].startswith("1 rule broken, in ")
 
 
 # --- the factory ---------------------------------------------------------------------------
