@@ -386,6 +386,7 @@ async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world,
     (end,) = await untold(finder)
 
     assert (end.key, end.intent_id, end.receipts) == ("k", doubt.intent_id, doubt.receipts)
+    assert end.ended_at == await world.journal.now()
     assert end.poster_amount == new_order().poster_amount
     assert end.state is not None
 
