@@ -210,18 +210,21 @@ async def test_a_read_is_retried_on_another_connection(bank: Bank, first: bytes)
     assert [request.connection for request in server.requests] == [1, 1, 2]
 
 
-async def test_a_read_uses_another_connection_after_a_503(bank: Bank):
-    """A 503 may come from a proxy, and the service's own response may follow later."""
+@pytest.mark.parametrize(("method", "status"), [("GET", 503), ("GET", 500), ("HEAD", 200)])
+async def test_a_read_uses_another_connection_if_more_may_follow(bank: Bank, method: str, status: int):
+    """A 5xx may come from a proxy, and the service's own response may follow later, or a body after HEAD."""
 
     async def script(connection: Connection) -> None:
         while await connection.request():
             is_first = len(connection.server.requests) == 1
-            connection.send(http(503) if is_first else http(200, samples.encode(samples.user_json())))
+            connection.send(http(status) if is_first else http(200, samples.encode(samples.user_json())))
 
     async with serving(script) as server, bank.client(server.url) as client:
+        with suppress(ServiceFailed):
+            await client.request(method, "/thing", safe=True)
         await client.who_am_i()
 
-    assert [request.connection for request in server.requests] == [1, 2]
+    assert [request.connection for request in server.requests][:2] == [1, 2]
 
 
 @pytest.mark.parametrize("status", [200, 422, 429])
