@@ -70,9 +70,13 @@ async def nothing_is_pending(case):
 # --- entries of any size ----------------------------------------------------------------------------
 
 
-async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case, line):
+@pytest.mark.parametrize("by", ["the worker", "its subscriber"])
+async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case, line, by):
     await case.side.send(b"x")
     await case.side.forget()
+    if by == "the worker":
+        await line.prepare()
+        assert len(await case.side.client.xinfo_groups(case.side.settings.commands)) == 1
 
     subscriber = line.subscriber()
     await subscriber.start()
