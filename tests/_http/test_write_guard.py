@@ -8,7 +8,7 @@ import fcntl
 import resource
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,6 +270,8 @@ def test_a_connection_is_checked_also_without_poll_and_with_a_descriptor_above_1
 
 class Request:
     """The part of aiohttp's request object that the guard wraps."""
+
+    headers: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self.sent_on: list[Connection] = []
