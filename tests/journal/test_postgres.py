@@ -30,7 +30,7 @@ from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.durable import PendingMove, Transaction
 from transfer_async.journal.model import FOUR_EYES, Rejection
-from transfer_async.journal.postgres_sql import Session
+from transfer_async.journal.postgres_sql import Conflict, Session
 from transfer_async.journal.transitions import Move
 
 
@@ -309,6 +309,17 @@ async def test_a_transition_with_invalid_data_does_not_fail_others(database: str
     assert isinstance(refused, JournalFailed)
     assert [getattr(verdict, "denial", "failed") for verdict in (one, other)] == [None, None]
     assert steps == [1, 1]
+
+
+async def test_a_connection_is_used_again_without_the_transaction_that_conflicted(database: str):
+    """Without this, the next transition is reported as stored, but is not committed."""
+    async with PostgresJournal(database) as journal:
+        with pytest.raises(Conflict):
+            async with journal._transaction():
+                raise Conflict
+        await made(journal, claim())
+
+        assert await say(database, "SELECT count(*) FROM transfer_async.history") == 1
 
 
 async def test_no_query_plan_scans_a_whole_table(database: str):
