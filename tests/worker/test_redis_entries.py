@@ -100,6 +100,15 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ca
     assert (await pending(case), await case.side.left()) == (1, 1)
 
 
+async def test_an_acknowledged_message_is_neither_stored_nor_pending(case, taken):
+    """Without this, each message stays pending, and the worker puts back at most 100 of them at a time."""
+    await case.side.send(b"x")
+
+    await (await taken()).ack()
+
+    assert (await pending(case), await case.side.left()) == (0, 0)
+
+
 async def test_a_message_that_another_worker_holds_is_neither_dead_lettered_nor_delayed(case, line, taken):
     await case.side.send(b"x")
     delivery = await taken()
