@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import new_order, refused_order
+from tests.support.bank import Gate, new_order, refused_order
 from transfer_async import MemoryJournal, Rate, RetryPolicy, TransferClient
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
@@ -316,6 +316,16 @@ async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_witho
     assert said(handled) == (Action.LEAVE, None)
     assert "a command could not be carried out (RuntimeError)" in caplog.messages
     assert "ada" not in caplog.text
+
+
+async def test_a_cancelled_call_returns_no_disposition(world, handler):
+    """Without this, a worker that is stopping goes on with its next message."""
+    gate = world.bank.on_place = Gate()
+    handling = await gate.catches(handler.handle(command()))
+    handling.cancel()
+    await asyncio.wait([handling])
+
+    assert handling.cancelled()
 
 
 def test_a_handler_requires_a_durable_journal():
