@@ -577,10 +577,13 @@ def test_redacting_never_fails_and_hides_every_secret(make: Make):
 
 
 @each("kind", [KeyboardInterrupt, SystemExit])
-def test_an_exception_that_ends_the_program_passes_through(kind: type[BaseException]):
+@each("where", ["a hook", "the token"])
+def test_an_exception_that_ends_the_program_passes_through(kind: type[BaseException], where: str):
     async def main() -> None:
         async with banks.world() as world:
-            await world.create(hooks=[Breaking(_raising(kind)), world.bank.hold])
+            settings = BEFORE_THE_REQUEST[where][1](kind)
+            hooks = [*filter(None, [settings.pop("hook", None)]), world.bank.hold]
+            await world.create(hooks=hooks, **settings)
 
     with pytest.raises(kind):
         asyncio.run(main())

@@ -41,6 +41,7 @@ from transfer_async._http.transport import (
     BodyTooLarge,
     ExchangeResult,
     Transport,
+    TransportClosed,
     _for_exchange,
 )
 from transfer_async._http.urls import CREATE_ORDER
@@ -148,6 +149,16 @@ async def test_after_a_failed_exchange_the_body_cannot_be_sent():
         await post(transport, guarded, left=0.0)
 
     assert guarded.spent
+
+
+async def test_nothing_is_sent_after_the_transport_is_closed():
+    async with serving(answers) as server:
+        async with transport_to(server.url) as transport:
+            pass
+        evidence = await post(transport)
+
+    assert isinstance(evidence.error, TransportClosed)
+    assert (evidence.sent, server.accepted) == (False, 0)
 
 
 async def test_an_exchange_cancelled_in_the_pool_was_not_sent():

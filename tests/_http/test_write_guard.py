@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import fcntl
 import resource
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,10 +234,12 @@ async def test_a_tls_connection_that_stays_readable_or_has_a_pending_answer_or_e
     connection: Connection, found: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
 ):
     connection.tls = True
+    looks: list[bool] = []
 
     def readable(_: object) -> bool:
         found(connection)
-        return True
+        looks.append(found is say_something or not looks)  # Only a whole answer is read meanwhile.
+        return looks[-1]
 
     monkeypatch.setattr(write_guard, "_is_readable", readable)
 
@@ -267,6 +270,8 @@ def test_a_connection_is_checked_also_without_poll_and_with_a_descriptor_above_1
 
 class Request:
     """The part of aiohttp's request object that the guard wraps."""
+
+    headers: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self.sent_on: list[Connection] = []
@@ -385,6 +390,16 @@ def test_a_distrusted_connection_is_closed_unless_another_request_uses_it(is_use
     assert closed == ([] if is_used_again else [True])
 
 
+async def test_bytes_for_another_request_on_the_connection_do_not_follow_the_response():
+    """Without this, a refused order goes into doubt when another order gets its response."""
+    protocol, state = changed(_tail=b"H"), ConnectionState()
+    state.take(SimpleNamespace(), protocol)
+    ConnectionState().take(SimpleNamespace(), protocol)
+
+    assert state.is_quiet()
+    assert await state.is_alone(whole=True)
+
+
 async def test_a_connection_lost_after_its_response_has_no_other_response():
     protocol, state = changed(_parser=None, exception=lambda: LOST), ConnectionState()
     state.take(SimpleNamespace(get_extra_info=lambda _: None, is_closing=lambda: True), protocol)
@@ -404,12 +419,18 @@ def test_only_over_tls_an_alert_may_wait_behind_a_response(over_tls: int, waitin
         assert state.is_quiet() is is_quiet
 
 
-@each(("waiting", "is_closing", "is_alone"), [(0, False, True), (50, False, False), (50, True, True)])
+@each(
+    ("waiting", "is_closing", "is_decrypted", "is_alone"),
+    [(0, False, False, True), (50, False, False, False), (50, True, False, True), (50, False, True, True)],
+)
 async def test_a_tls_connection_with_undecrypted_bytes_is_not_trusted(
-    waiting: int, is_closing: bool, is_alone: bool
+    waiting: int, is_closing: bool, is_decrypted: bool, is_alone: bool
 ):
+    left = [waiting]
+    if is_decrypted:  # in the next iteration of the event loop
+        asyncio.get_running_loop().call_soon(left.clear)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_guard, "_bytes_waiting", lambda *_: waiting)
+        patch.setattr(write_guard, "_bytes_waiting", lambda *_: sum(left))
         patch.setattr(write_guard, "_unacknowledged", lambda _: 0)
         state, tls = ConnectionState(), object()
         transport = SimpleNamespace(get_extra_info=lambda _: tls, is_closing=lambda: is_closing)

@@ -17,7 +17,14 @@ from tests.support.bank import turns
 from transfer_async import CauseKind, Clock, RetryPolicy
 from transfer_async._http import write_guard
 from transfer_async._http.write_guard import ConnectionState
-from transfer_async._models.errors import OutcomeUnknown, RateLimited, Refused, TransferError, UnreadableOrder
+from transfer_async._models.errors import (
+    OutcomeUnknown,
+    RateLimited,
+    Refused,
+    ServiceFailed,
+    TransferError,
+    UnreadableOrder,
+)
 
 from .parties import Bank
 from .servers import (
@@ -203,18 +210,29 @@ async def test_a_read_is_retried_on_another_connection(bank: Bank, first: bytes)
     assert [request.connection for request in server.requests] == [1, 1, 2]
 
 
-async def test_a_read_uses_another_connection_after_a_503(bank: Bank):
-    """A 503 may come from a proxy, and the service's own response may follow later."""
+@pytest.mark.parametrize(
+    ("method", "status", "unacknowledged"),
+    [("GET", 503, 0), ("GET", 500, 0), ("HEAD", 200, 0), ("GET", 200, 100_000)],
+)
+async def test_a_read_uses_another_connection_if_more_may_follow(
+    bank: Bank, method: str, status: int, unacknowledged: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Its own response may follow a proxy's 5xx or one that came too early, and a body may follow HEAD."""
+    monkeypatch.setattr(
+        write_guard, "_unacknowledged", lambda _: unacknowledged if len(server.requests) == 1 else 0
+    )
 
     async def script(connection: Connection) -> None:
         while await connection.request():
             is_first = len(connection.server.requests) == 1
-            connection.send(http(503) if is_first else http(200, samples.encode(samples.user_json())))
+            connection.send(http(status) if is_first else http(200, samples.encode(samples.user_json())))
 
     async with serving(script) as server, bank.client(server.url) as client:
+        with suppress(ServiceFailed):
+            await client.request(method, "/thing", safe=True)
         await client.who_am_i()
 
-    assert [request.connection for request in server.requests] == [1, 2]
+    assert [request.connection for request in server.requests][:2] == [1, 2]
 
 
 @pytest.mark.parametrize("status", [200, 422, 429])
@@ -280,25 +298,29 @@ async def test_a_refusal_leaves_its_connection_in_use(bank: Bank):
     assert {request.connection for request in server.requests} == {1}
 
 
-async def test_the_next_order_tries_no_connection_left_by_a_mass_outage(bank: Bank):
-    """Without this, the next order tries 64 of them and is never sent, although the service works again."""
+@pytest.mark.parametrize("kind", ["order", "read"])
+async def test_the_next_request_tries_no_connection_left_by_a_mass_outage(bank: Bank, kind: str):
+    """Without this, the next request tries 16 of them and is never sent, although the service works again."""
     together = asyncio.Barrier(100)
 
     async def script(connection: Connection) -> None:
-        while request := await connection.request():
-            if len(connection.server.requests) > 100:
-                connection.send(order_reply(request))
-                continue
+        if connection.number <= 100:
+            await connection.request()
             await together.wait()
             connection.send(http(503))
+        await answers(connection)
 
     async with serving(script) as server, bank.client(server.url, retry=RetryPolicy(attempts=1)) as client:
-        calls = (client.create_order(samples.new_order(), key=f"k{n}") for n in range(100))
-        errors = await asyncio.gather(*calls, return_exceptions=True)
-        order = await client.create_order(samples.new_order(), key="next")
 
-    assert {type(error) for error in errors} == {OutcomeUnknown}
-    assert order.id.startswith("tx-")
+        async def call(number: int) -> Any:
+            if kind == "read":
+                return await client.who_am_i()
+            return await client.create_order(samples.new_order(), key=f"k{number}")
+
+        errors = await asyncio.gather(*map(call, range(100)), return_exceptions=True)
+        await call(100)
+
+    assert {type(error) for error in errors} == {OutcomeUnknown if kind == "order" else ServiceFailed}
     assert server.accepted == 101
 
 

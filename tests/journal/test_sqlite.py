@@ -224,9 +224,10 @@ def test_processes_that_open_a_new_file_wait_for_each_other(tmp_path: Path):
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_was_moved_or_replaced_is_not_used(path: Path, replaced: bool):
     beside = path.with_name("other.db")
-    async with SQLiteJournal(path) as journal, SQLiteJournal(beside) as other:
-        await made(journal, claim())
+    async with SQLiteJournal(beside) as other:
         await made(other, claim(), key="k9")
+    async with SQLiteJournal(path) as journal:
+        await made(journal, claim())
         await asyncio.to_thread(path.rename, path.with_name("elsewhere.db"))
         if replaced:
             await asyncio.to_thread(beside.rename, path)

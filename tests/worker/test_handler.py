@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import new_order, refused_order
+from tests.support.bank import Gate, new_order, refused_order
 from transfer_async import MemoryJournal, Rate, RetryPolicy, TransferClient
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
@@ -260,9 +260,12 @@ async def test_a_command_that_a_hook_keeps_from_being_sent_is_dead_lettered_afte
     async with world.client(hooks=[hook, world.bank.hold]) as client:
         handler = Handler(client, max_deliveries=2)
         handled = [await handler.handle(command()) for _ in range(4)]
+        hook.error = None
+        again = await handler.handle(command())
 
     assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.DEAD_LETTER] * 2
     assert handled[2].disposition.reason.endswith("; 3 deliveries ended without sending the order")
+    assert said(again) == (Action.ACK, Outcome.CREATED)  # the dead letter was sent again
 
 
 async def test_only_failures_that_the_order_may_cause_are_counted(world):
@@ -316,6 +319,16 @@ async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_witho
     assert action_and_outcome(handled) == (Action.LEAVE, None)
     assert "a command could not be carried out (RuntimeError)" in caplog.messages
     assert "ada" not in caplog.text
+
+
+async def test_a_cancelled_call_returns_no_disposition(world, handler):
+    """Without this, a worker that is stopping goes on with its next message."""
+    gate = world.bank.on_place = Gate()
+    handling = await gate.catches(handler.handle(command()))
+    handling.cancel()
+    await asyncio.wait([handling])
+
+    assert handling.cancelled()
 
 
 def test_a_handler_requires_a_durable_journal():
@@ -386,6 +399,7 @@ async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world,
     (end,) = await untold(finder)
 
     assert (end.key, end.intent_id, end.receipts) == ("k", doubt.intent_id, doubt.receipts)
+    assert end.ended_at == await world.journal.now()
     assert end.poster_amount == new_order().poster_amount
     assert end.state is not None
 

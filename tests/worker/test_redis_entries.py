@@ -70,9 +70,13 @@ async def nothing_is_pending(case):
 # --- entries of any size ----------------------------------------------------------------------------
 
 
-async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case, line):
+@pytest.mark.parametrize("by", ["the worker", "its subscriber"])
+async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case, line, by):
     await case.side.send(b"x")
     await case.side.forget()
+    if by == "the worker":
+        await line.prepare()
+        assert len(await case.side.client.xinfo_groups(case.side.settings.commands)) == 1
 
     subscriber = line.subscriber()
     await subscriber.start()
@@ -94,6 +98,15 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ca
 
     await case.side.client.delete(line.keys[1])
     assert (await pending(case), await case.side.left()) == (1, 1)
+
+
+async def test_an_acknowledged_message_is_neither_stored_nor_pending(case, taken):
+    """Without this, each message stays pending, and the worker puts back at most 100 of them at a time."""
+    await case.side.send(b"x")
+
+    await (await taken()).ack()
+
+    assert (await pending(case), await case.side.left()) == (0, 0)
 
 
 async def test_a_message_that_another_worker_holds_is_neither_dead_lettered_nor_delayed(case, line, taken):

@@ -14,7 +14,7 @@ import re
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -119,10 +119,17 @@ class SessionRequest:
         async def send_guarded(connection: Any) -> aiohttp.ClientResponse:
             await _trace_first(request)
             await self._guard.take(connection.transport, connection.protocol)
-            return await send(connection)
+            response = await send(connection)
+            self._guard.connection.sent(_least_size(request.headers, self._guard.content or b""))
+            return response
 
         request.send = send_guarded  # type: ignore # the only place between a connection and its first byte
         return await handler(request)
+
+
+def _least_size(headers: Mapping[str, str], content: bytes) -> int:
+    """Return the size of a request without its first line, because a proxy receives another first line."""
+    return sum(len(f"{name}: {value}\r\n") for name, value in headers.items()) + len(content)
 
 
 async def _trace_first(request: Any) -> None:
