@@ -53,8 +53,14 @@ from transfer_async import (
     Unauthorized,
     UnreadableOrder,
 )
-from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected
-from transfer_async._pipeline import create_order
+from transfer_async._models.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    OrderUnrecorded,
+)
+from transfer_async._pipeline import create_order, outcomes
 from transfer_async.journal import model, transitions
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import (
@@ -80,6 +86,8 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
     assert await world.told() == ["claim: claimed", "mark: sending", "create: created"]
     assert len(world.bank.open) == 1
+    (event,) = world.events_of(OrderCreated)
+    assert (event.order_id, event.status) == (order.id, 200)
 
 
 async def test_the_sending_mark_is_recorded_before_the_request_arrives(world: World):
@@ -296,7 +304,8 @@ async def test_an_order_whose_connection_is_refused_was_not_sent_and_is_undone(c
 async def test_a_refusal_is_published_once_it_is_recorded(world: World):
     await world.fails(Refused, refused_order())
 
-    assert world.events_of(OrderRefused)[0].status == 422
+    (event,) = world.events_of(OrderRefused)
+    assert (event.status, event.error) == (422, "Refused")
     assert world.journal.kinds == ["Claim", "MarkSending", "Release", "MarkUndone"]
     assert (await world.entry()).ending == model.Ending(
         outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
@@ -322,6 +331,8 @@ async def test_an_order_id_bound_to_another_key_is_a_doubt(world: World):
     world.sandbox.faults.add(WrongTypes({"id": first.id}))
     doubt = await world.fails(OutcomeUnknown)
 
+    assert str(doubt).startswith("the response contains the order of another key")
+    assert doubt.kind is CauseKind.UNREADABLE_ANSWER
     assert json.loads(doubt.raw or b"")["id"] == first.id
     assert doubt.attempts[-1].outcome is Outcome.UNKNOWN
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -765,7 +776,9 @@ async def answered_late(world: World, *meanwhile: Callable[[], Awaitable[object]
     return failed
 
 
-async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(world: World):
+async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(
+    world: World, caplog: pytest.LogCaptureFixture
+):
     failed = await answered_late(world, world.refute)
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.CREATED, True, "k")
@@ -775,6 +788,7 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     step = (await world.journal.history(world.scope, "k"))[-1]
     assert (step.move, step.state, step.order_id) == ("create", KeyState.CREATED, failed.order.id)
     assert step.reason == "the order was created after its doubt had been refuted: a duplicate is suspected"
+    assert f"the record of the key 'k' contradicts the sender's report: {step.reason}" in caplog.text
     assert (await world.create()).id == failed.order.id
     assert len(world.sandbox.orders) == 1
 
@@ -783,7 +797,7 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     ("step", "is_done", "kind", "then", "state", "cause"),
     [
         ("preflight", True, PreflightFailed, "", KeyState.FREE, None),
-        ("attempt", True, OutcomeUnknown, "", KeyState.IN_DOUBT, (CauseKind.NO_ANSWER, "RuntimeError")),
+        ("attempt", True, OutcomeUnknown, "", KeyState.IN_DOUBT, (CauseKind.NO_ANSWER, "RuntimeError", 200)),
         ("settle", False, JournalFailed, ": look up the key in the journal", KeyState.SENDING, None),
         ("settle", True, JournalFailed, ": look up the key in the journal", KeyState.CREATED, None),
     ],
@@ -821,7 +835,7 @@ async def test_an_unexpected_error_hides_no_order(
     assert failed.order_may_exist is not is_free
     assert bool(world.bank.open) is not is_free
     assert entry.state is state
-    assert (entry.cause and (entry.cause.kind, entry.cause.error)) == cause
+    assert (entry.cause and (entry.cause.kind, entry.cause.error, entry.cause.status)) == cause
     assert getattr(failed, "kind", None) is (cause and cause[0])
     assert not getattr(failed, "refused", False)
 
@@ -1023,7 +1037,7 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
     else:
         world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
         world.meanwhile(transitions.GoInDoubt, forget)
-        failed = await world.fails(UnreadableOrder)
+        failed = await world.fails(UnreadableOrder, held="H1")
     again = await world.fails(UnreadableOrder)
 
     assert failed.outcome is (Outcome.CREATED if is_readable else Outcome.UNKNOWN)
@@ -1032,6 +1046,8 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
     assert entry.candidates == (order_id,)
     assert entry.cause is not None
     assert (entry.cause.kind, entry.cause.candidate) == (CauseKind.SUPERSEDED, order_id)
+    assert (entry.attempt, entry.hooks) == (failed.attempt_id, ("funds_hold",) if is_readable else ())
+    assert "had lost the key" in ((await world.journal.history(world.scope, "k"))[-1].reason or "")
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
 
 
@@ -1073,12 +1089,30 @@ async def test_a_late_answer_after_a_refutation_cancels_the_pending_undo_of_its_
     assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id in held]
 
 
-async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(world: World):
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_pruned: bool
+):
+    monkeypatch.setattr(outcomes, "MAX_UNRECORDED", 1)
     world.journal.fail_on = transitions.Suspect
-    failed = await answered_late(world, world.refute, partial(world.move, journalling.claim(2)))
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        client._context.unrecorded["older"] = client.recover
+        await world.refute()
+        if is_pruned:
+            world.journal.journal._forget((world.scope, "k"))
+        else:
+            await world.move(journalling.claim(2))
+        world.sandbox.faults.release()
+        errors = [await banks.failure(call, JournalFailed)]
+        kept = [*client._context.unrecorded]
+        errors.append(await banks.failure(client.recover(), JournalFailed))
 
-    assert failed.order is not None
-    assert (failed.key, failed.outcome) == ("k", Outcome.CREATED)
+    (order_id,) = world.sandbox.orders
+    for failed in errors:
+        assert (failed.key, failed.outcome, failed.order.id) == ("k", Outcome.CREATED, order_id)
+    assert kept == ["k"]
+    assert (len(world.events_of(DuplicateSuspected)), world.events_of(OrderUnrecorded)) == (1, [])
 
 
 async def doubted(world: World) -> None:
@@ -1172,7 +1206,9 @@ async def test_a_senders_end_is_recorded_over_a_doubt_and_never_over_an_order(wo
     assert bool(world.bank.open) is row.may_exist
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == orders[: row.is_suspected]
     if row.is_suspected:
-        assert (await world.journal.history(world.scope, "k"))[-1].order_id == orders[0]
+        step = (await world.journal.history(world.scope, "k"))[-1]
+        assert step.order_id == orders[0]
+        assert step.reason
     if row.error_id is not None:
         order_id = orders[0] if row.error_id is SENT else row.error_id
         assert order_id in f"{result} {getattr(result, 'order_id', '')}"

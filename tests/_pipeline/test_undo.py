@@ -90,9 +90,12 @@ async def test_the_next_call_with_the_key_runs_pending_undos_before_its_own_hold
     assert entry.pending_undos == ()
 
 
-async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(world: World):
+@pytest.mark.parametrize("error", [RuntimeError(), asyncio.CancelledError()], ids=repr)
+async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(
+    world: World, error: BaseException
+):
     await world.owing()
-    world.bank.release_error = RuntimeError()
+    world.bank.release_error = error
     order = await world.create()
 
     entry = await world.entry()
