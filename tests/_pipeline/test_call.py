@@ -387,8 +387,15 @@ async def test_a_key_with_a_corrupt_record_may_have_an_order(world: World, monke
     assert (await world.fails(Refused, refused_order())).order_may_exist
 
 
-async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_waiting_result_is_up_to_date_when_it_is_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_read: bool
+):
     """Another worker creates the second order while the bank stores the first result."""
+
+    async def fails(*_: object) -> None:
+        raise OSError("disk gone")
+
     requests = [OrderRequest(refused_order(), key=key, held="h-1") for key in ("k", "l")]
     async with world.client() as client, aclosing(client.create_orders(requests)) as results:
         first = await anext(results)
@@ -397,6 +404,8 @@ async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
             await asyncio.sleep(0)
         await turns(20)
         await world.create(key=waiting, held="h-2")
+        if not is_read:
+            monkeypatch.setattr(world.journal, "read", fails)
         second = await anext(results)
 
     assert (first.error.order_may_exist, second.error.order_may_exist) == (False, True)

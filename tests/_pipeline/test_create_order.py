@@ -163,7 +163,7 @@ async def test_fifty_concurrent_calls_with_one_key_create_one_order(world: World
     assert [(error.retry_after, error.order_may_exist) for error in busy] == [(60.0, True)] * 49
 
 
-async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
+async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World, caplog: pytest.LogCaptureFixture):
     world.sandbox.faults.add(CloseAfterProcessing())
     first = await world.fails(OutcomeUnknown)
     again = await world.fails(OutcomeUnknown)
@@ -172,6 +172,8 @@ async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     for doubt in (first, again):
         assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
         assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert str(again).startswith("an earlier call with this key is in doubt; this call sent nothing")
+    assert "resolve did not return" not in caplog.text
     assert again.attempts == ()
     assert [(event.error, event.status) for event in world.events_of(OrderInDoubt)] == [
         ("OutcomeUnknown", None)
@@ -658,15 +660,15 @@ async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     assert not world.bank.open
 
 
+async def quarantined(world: World) -> None:
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a journal in memory
+    lost: Any = {"state": KeyState.IN_DOUBT, "attempt": "", "intent": None, "lease_until": 0.0}
+    entries[world.scope, "k"] = replace(await world.entry(), **lost)
+
+
 async def test_a_worker_whose_mark_is_denied_frees_no_key_whose_record_was_corrupt(world: World):
     """The key's attempt could not be read, so another worker may have sent the order."""
-
-    async def quarantined() -> None:
-        entries = world.journal.journal._entries
-        lost: Any = {"state": KeyState.IN_DOUBT, "attempt": "", "intent": None, "lease_until": 0.0}
-        entries[world.scope, "k"] = replace(await world.entry(), **lost)
-
-    world.meanwhile(transitions.MarkSending, quarantined)
+    world.meanwhile(transitions.MarkSending, partial(quarantined, world))
     busy = await world.fails(KeyBusy)
 
     assert busy.order_may_exist
@@ -934,7 +936,9 @@ async def test_the_newest_of_several_order_ids_is_reported(world: World):
     attempt = (await world.entry()).attempt or ""
     await world.move(transitions.GoInDoubt(attempt=attempt, candidate="tx-newest"))
 
-    assert (await world.fails(UnreadableOrder)).order_id == "tx-newest"
+    doubt = await world.fails(UnreadableOrder)
+    assert doubt.order_id == "tx-newest"
+    assert str(doubt).startswith("an earlier call with this key is in doubt; this call sent nothing")
 
 
 async def reported_late(world: World, at: type) -> KeyBusy:
@@ -1164,6 +1168,9 @@ MEANWHILE = {
     ),
     "a doubt that is on record": Meanwhile(
         doubted, CloseAfterProcessing(), OutcomeUnknown, KeyState.IN_DOUBT
+    ),
+    "a doubt of a record that was corrupt": Meanwhile(
+        quarantined, CloseAfterProcessing(), OutcomeUnknown, KeyState.IN_DOUBT
     ),
     "a doubt that a person resolved": Meanwhile(
         resolved, CloseAfterProcessing(), AlreadyCreated, error_id="tx-seen"

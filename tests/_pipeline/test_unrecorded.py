@@ -106,6 +106,8 @@ async def test_recover_records_answers_that_only_this_process_has(world: World):
         is_recorded_again = await outcomes.flush_unjournaled(client._context, "k")
 
     assert (kept, is_recorded_again) == (["k"], False)
+    creates = [move for move in world.journal.moves if isinstance(move, transitions.Create)]
+    assert [create.retried for create in creates] == [False, True, True, True]
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
 

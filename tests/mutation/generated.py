@@ -143,6 +143,7 @@ PARTS = {
             "tests/_pipeline/test_doubt.py",
             "tests/_pipeline/test_doubt_cause.py",
             "tests/_pipeline/test_recovery_doubts.py",
+            "tests/_pipeline/test_recovery_runs.py",
             "tests/_pipeline/test_undo.py",
             "tests/_pipeline/test_unrecorded.py",
             "tests/worker/test_handler.py",
