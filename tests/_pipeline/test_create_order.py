@@ -1225,6 +1225,17 @@ async def test_a_senders_end_is_recorded_over_a_doubt_and_never_over_an_order(wo
         assert (type(result), result.order_may_exist) == (row.error, row.may_exist)
 
 
+async def test_a_refusal_of_a_key_that_others_freed_says_that_an_order_may_exist(world: World):
+    """The call does not know what other workers sent with the key."""
+    world.sandbox.faults.add(Status(422))
+    world.meanwhile(transitions.Release, world.refute)
+    refused = await world.fails(Refused)
+
+    assert refused.order_may_exist
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+
+
 # --- trouble with the journal -------------------------------------------------------------------
 
 
