@@ -16,6 +16,7 @@ from transfer_async import (
     Order,
     OrderIntent,
     OrderRequest,
+    Outcome,
     OutcomeUnknown,
     PreflightFailed,
     RateLimited,
@@ -26,7 +27,7 @@ from transfer_async import (
     TransferError,
 )
 from transfer_async.journal import transitions
-from transfer_async.journal.model import Unread
+from transfer_async.journal.model import Ending, Unread
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Fault, Status
 
@@ -85,7 +86,9 @@ async def test_an_order_waiting_for_a_connection_at_close_was_not_sent(world: Wo
     errors = await asyncio.gather(first, second, return_exceptions=True)
 
     assert [type(error) for error in errors] == [OutcomeUnknown, ClientClosed]
-    assert (waiting, (await world.entry("second")).state) == (KeyState.SENDING, KeyState.FREE)
+    entry = await world.entry("second")
+    assert (waiting, entry.state) == (KeyState.SENDING, KeyState.FREE)
+    assert entry.ending == Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
     assert len(world.bank.open) == 1
 
 
@@ -341,6 +344,16 @@ async def test_a_call_ended_by_close_reports_the_final_state(world: World):
     assert (await failure(call, ClientClosed)).order_may_exist
 
 
+@pytest.mark.parametrize("key", [None, "k"], ids=["generated", "given"])
+async def test_only_a_pruned_key_that_the_client_generated_is_known_to_be_free(world: World, key: str | None):
+    async def prune() -> None:
+        world.journal.journal._entries.clear()
+
+    world.meanwhile(transitions.MarkUndone, prune)
+
+    assert (await world.fails(Refused, refused_order(), key=key)).order_may_exist is (key is not None)
+
+
 @pytest.mark.parametrize("reading", [OSError("disk gone"), asyncio.CancelledError()])
 async def test_a_key_that_cannot_be_read_at_close_may_have_an_order(
     world: World, monkeypatch: pytest.MonkeyPatch, reading: BaseException
@@ -374,8 +387,15 @@ async def test_a_key_with_a_corrupt_record_may_have_an_order(world: World, monke
     assert (await world.fails(Refused, refused_order())).order_may_exist
 
 
-async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_waiting_result_is_up_to_date_when_it_is_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_read: bool
+):
     """Another worker creates the second order while the bank stores the first result."""
+
+    async def fails(*_: object) -> None:
+        raise OSError("disk gone")
+
     requests = [OrderRequest(refused_order(), key=key, held="h-1") for key in ("k", "l")]
     async with world.client() as client, aclosing(client.create_orders(requests)) as results:
         first = await anext(results)
@@ -384,6 +404,8 @@ async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
             await asyncio.sleep(0)
         await turns(20)
         await world.create(key=waiting, held="h-2")
+        if not is_read:
+            monkeypatch.setattr(world.journal, "read", fails)
         second = await anext(results)
 
     assert (first.error.order_may_exist, second.error.order_may_exist) == (False, True)

@@ -53,8 +53,14 @@ from transfer_async import (
     Unauthorized,
     UnreadableOrder,
 )
-from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed, DuplicateSuspected
-from transfer_async._pipeline import create_order
+from transfer_async._models.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Claimed,
+    DuplicateSuspected,
+    OrderUnrecorded,
+)
+from transfer_async._pipeline import create_order, outcomes
 from transfer_async.journal import model, transitions
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import (
@@ -80,6 +86,8 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
     assert await world.history() == ["claim: claimed", "mark: sending", "create: created"]
     assert len(world.bank.open) == 1
+    (event,) = world.events_of(OrderCreated)
+    assert (event.order_id, event.status) == (order.id, 200)
 
 
 async def test_the_sending_mark_is_recorded_before_the_request_arrives(world: World):
@@ -155,7 +163,7 @@ async def test_fifty_concurrent_calls_with_one_key_create_one_order(world: World
     assert [(error.retry_after, error.order_may_exist) for error in busy] == [(60.0, True)] * 49
 
 
-async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
+async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World, caplog: pytest.LogCaptureFixture):
     world.sandbox.faults.add(CloseAfterProcessing())
     first = await world.fails(OutcomeUnknown)
     again = await world.fails(OutcomeUnknown)
@@ -164,6 +172,8 @@ async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     for doubt in (first, again):
         assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
         assert doubt.receipts == {"funds_hold": world.bank.open[world.bank.placed[0]]}
+    assert str(again).startswith("an earlier call with this key is in doubt; this call sent nothing")
+    assert "resolve did not return" not in caplog.text
     assert again.attempts == ()
     assert [(event.error, event.status) for event in world.events_of(OrderInDoubt)] == [
         ("OutcomeUnknown", None)
@@ -296,7 +306,8 @@ async def test_an_order_whose_connection_is_refused_was_not_sent_and_is_undone(c
 async def test_a_refusal_is_published_once_it_is_recorded(world: World):
     await world.fails(Refused, refused_order())
 
-    assert world.events_of(OrderRefused)[0].status == 422
+    (event,) = world.events_of(OrderRefused)
+    assert (event.status, event.error) == (422, "Refused")
     assert world.journal.kinds == ["Claim", "MarkSending", "Release", "MarkUndone"]
     assert (await world.entry()).ending == model.Ending(
         outcome=Outcome.REFUSED, error="Refused", status=422, fields=("poster_recipient_username",)
@@ -322,6 +333,8 @@ async def test_an_order_id_bound_to_another_key_is_a_doubt(world: World):
     world.sandbox.faults.add(WrongTypes({"id": first.id}))
     doubt = await world.fails(OutcomeUnknown)
 
+    assert str(doubt).startswith("the response contains the order of another key")
+    assert doubt.kind is CauseKind.UNREADABLE_ANSWER
     assert json.loads(doubt.raw or b"")["id"] == first.id
     assert doubt.attempts[-1].outcome is Outcome.UNKNOWN
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -647,15 +660,15 @@ async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     assert not world.bank.open
 
 
+async def quarantined(world: World) -> None:
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a journal in memory
+    lost: Any = {"state": KeyState.IN_DOUBT, "attempt": "", "intent": None, "lease_until": 0.0}
+    entries[world.scope, "k"] = replace(await world.entry(), **lost)
+
+
 async def test_a_worker_whose_mark_is_denied_frees_no_key_whose_record_was_corrupt(world: World):
     """The key's attempt could not be read, so another worker may have sent the order."""
-
-    async def quarantined() -> None:
-        entries = world.journal.journal._entries
-        lost: Any = {"state": KeyState.IN_DOUBT, "attempt": "", "intent": None, "lease_until": 0.0}
-        entries[world.scope, "k"] = replace(await world.entry(), **lost)
-
-    world.meanwhile(transitions.MarkSending, quarantined)
+    world.meanwhile(transitions.MarkSending, partial(quarantined, world))
     busy = await world.fails(KeyBusy)
 
     assert busy.order_may_exist
@@ -765,7 +778,9 @@ async def answered_late(world: World, *meanwhile: Callable[[], Awaitable[object]
     return failed
 
 
-async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(world: World):
+async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(
+    world: World, caplog: pytest.LogCaptureFixture
+):
     failed = await answered_late(world, world.refute)
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.CREATED, True, "k")
@@ -775,6 +790,7 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     step = (await world.journal.history(world.scope, "k"))[-1]
     assert (step.move, step.state, step.order_id) == ("create", KeyState.CREATED, failed.order.id)
     assert step.reason == "the order was created after its doubt had been refuted: a duplicate is suspected"
+    assert f"the record of the key 'k' contradicts the sender's report: {step.reason}" in caplog.text
     assert (await world.create()).id == failed.order.id
     assert len(world.sandbox.orders) == 1
 
@@ -783,7 +799,7 @@ async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(w
     ("step", "is_done", "kind", "then", "state", "cause"),
     [
         ("preflight", True, PreflightFailed, "", KeyState.FREE, None),
-        ("attempt", True, OutcomeUnknown, "", KeyState.IN_DOUBT, (CauseKind.NO_ANSWER, "RuntimeError")),
+        ("attempt", True, OutcomeUnknown, "", KeyState.IN_DOUBT, (CauseKind.NO_ANSWER, "RuntimeError", 200)),
         ("settle", False, JournalFailed, ": look up the key in the journal", KeyState.SENDING, None),
         ("settle", True, JournalFailed, ": look up the key in the journal", KeyState.CREATED, None),
     ],
@@ -821,7 +837,7 @@ async def test_an_unexpected_error_hides_no_order(
     assert failed.order_may_exist is not is_free
     assert bool(world.bank.open) is not is_free
     assert entry.state is state
-    assert (entry.cause and (entry.cause.kind, entry.cause.error)) == cause
+    assert (entry.cause and (entry.cause.kind, entry.cause.error, entry.cause.status)) == cause
     assert getattr(failed, "kind", None) is (cause and cause[0])
     assert not getattr(failed, "refused", False)
 
@@ -920,7 +936,9 @@ async def test_the_newest_of_several_order_ids_is_reported(world: World):
     attempt = (await world.entry()).attempt or ""
     await world.move(transitions.GoInDoubt(attempt=attempt, candidate="tx-newest"))
 
-    assert (await world.fails(UnreadableOrder)).order_id == "tx-newest"
+    doubt = await world.fails(UnreadableOrder)
+    assert doubt.order_id == "tx-newest"
+    assert str(doubt).startswith("an earlier call with this key is in doubt; this call sent nothing")
 
 
 async def reported_late(world: World, at: type) -> KeyBusy:
@@ -1023,7 +1041,7 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
     else:
         world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
         world.meanwhile(transitions.GoInDoubt, forget)
-        failed = await world.fails(UnreadableOrder)
+        failed = await world.fails(UnreadableOrder, held="H1")
     again = await world.fails(UnreadableOrder)
 
     assert failed.outcome is (Outcome.CREATED if is_readable else Outcome.UNKNOWN)
@@ -1032,6 +1050,8 @@ async def test_a_late_response_for_a_pruned_key_binds_it_again(world: World, is_
     assert entry.candidates == (order_id,)
     assert entry.cause is not None
     assert (entry.cause.kind, entry.cause.candidate) == (CauseKind.SUPERSEDED, order_id)
+    assert (entry.attempt, entry.hooks) == (failed.attempt_id, ("funds_hold",) if is_readable else ())
+    assert "had lost the key" in ((await world.journal.history(world.scope, "k"))[-1].reason or "")
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
 
 
@@ -1073,12 +1093,30 @@ async def test_a_late_answer_after_a_refutation_cancels_the_pending_undo_of_its_
     assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id in held]
 
 
-async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(world: World):
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_pruned: bool
+):
+    monkeypatch.setattr(outcomes, "MAX_UNRECORDED", 1)
     world.journal.fail_on = transitions.Suspect
-    failed = await answered_late(world, world.refute, partial(world.move, journalling.claim(2)))
+    async with world.client() as client:
+        call = await world.stalled(client.create_order(new_order(), key="k"))
+        client._context.unrecorded["older"] = client.recover
+        await world.refute()
+        if is_pruned:
+            world.journal.journal._forget((world.scope, "k"))
+        else:
+            await world.move(journalling.claim(2))
+        world.sandbox.faults.release()
+        errors = [await banks.failure(call, JournalFailed)]
+        kept = [*client._context.unrecorded]
+        errors.append(await banks.failure(client.recover(), JournalFailed))
 
-    assert failed.order is not None
-    assert (failed.key, failed.outcome) == ("k", Outcome.CREATED)
+    (order_id,) = world.sandbox.orders
+    for failed in errors:
+        assert (failed.key, failed.outcome, failed.order.id) == ("k", Outcome.CREATED, order_id)
+    assert kept == ["k"]
+    assert (len(world.events_of(DuplicateSuspected)), world.events_of(OrderUnrecorded)) == (1, [])
 
 
 async def doubted(world: World) -> None:
@@ -1131,6 +1169,9 @@ MEANWHILE = {
     "a doubt that is on record": Meanwhile(
         doubted, CloseAfterProcessing(), OutcomeUnknown, KeyState.IN_DOUBT
     ),
+    "a doubt of a record that was corrupt": Meanwhile(
+        quarantined, CloseAfterProcessing(), OutcomeUnknown, KeyState.IN_DOUBT
+    ),
     "a doubt that a person resolved": Meanwhile(
         resolved, CloseAfterProcessing(), AlreadyCreated, error_id="tx-seen"
     ),
@@ -1172,7 +1213,9 @@ async def test_a_senders_end_is_recorded_over_a_doubt_and_never_over_an_order(wo
     assert bool(world.bank.open) is row.may_exist
     assert [event.order_id for event in world.events_of(DuplicateSuspected)] == orders[: row.is_suspected]
     if row.is_suspected:
-        assert (await world.journal.history(world.scope, "k"))[-1].order_id == orders[0]
+        step = (await world.journal.history(world.scope, "k"))[-1]
+        assert step.order_id == orders[0]
+        assert step.reason
     if row.error_id is not None:
         order_id = orders[0] if row.error_id is SENT else row.error_id
         assert order_id in f"{result} {getattr(result, 'order_id', '')}"
@@ -1180,6 +1223,17 @@ async def test_a_senders_end_is_recorded_over_a_doubt_and_never_over_an_order(wo
         assert [result.id] == orders == [entry.order_id]
     else:
         assert (type(result), result.order_may_exist) == (row.error, row.may_exist)
+
+
+async def test_a_refusal_of_a_key_that_others_freed_says_that_an_order_may_exist(world: World):
+    """The call does not know what other workers sent with the key."""
+    world.sandbox.faults.add(Status(422))
+    world.meanwhile(transitions.Release, world.refute)
+    refused = await world.fails(Refused)
+
+    assert refused.order_may_exist
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
 
 
 # --- trouble with the journal -------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -127,26 +128,27 @@ async def test_a_demand_made_while_one_person_decides_keeps_the_hold(world: Worl
 
 async def corrupted(world: World, key: str, **changes: Any) -> Unread:
     """Store the key's record as a journal returns it if it cannot be decoded."""
-    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=("check",))
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a journal in memory
     entries[world.scope, key] = replace(await world.entry(key), unread=unread, **changes)
     return unread
 
 
 @pytest.mark.parametrize(
-    ("passed", "others", "why"),
+    ("passed", "others", "changes", "why"),
     [
-        (600.0, True, "another person approve"),
-        (0.0, False, r"too early, .*; try again in 300 s"),
+        (600.0, True, {}, "another person approve"),
+        (299.5, False, {}, r"too early, .*; try again in 1 s"),
+        (600.0, False, {"lease_until": 1639.5}, "a worker may be using the key; try again in 40 s"),
     ],
-    ids=["dual control", "too early"],
+    ids=["dual control", "too early", "a worker"],
 )
 async def test_a_refused_refutation_does_not_quarantine_a_corrupt_record(
-    world: World, passed: float, others: bool, why: str
+    world: World, passed: float, others: bool, changes: dict[str, Any], why: str
 ):
     await world.in_doubt()
     world.time.pass_(passed)
-    unread = await corrupted(world, "k")
+    unread = await corrupted(world, "k", **changes)
     if others:
         world.meanwhile(Quarantine, lambda: operators(world).demand_four_eyes(**BEN))
     with pytest.raises(ValueError, match=why):
@@ -155,17 +157,32 @@ async def test_a_refused_refutation_does_not_quarantine_a_corrupt_record(
     assert (await world.entry()).unread == unread
 
 
-async def test_a_quarantine_records_which_hooks_were_undone_manually(world: World):
-    await world.in_doubt()
-    world.time.pass_(600.0)
-    await corrupted(world, "k")
-    await operators(world).refute("k", undone=True, **ADA)
+@pytest.mark.parametrize(
+    ("decision", "order_id", "hooks"),
+    [(Decision.REFUTE, None, "funds_hold, check"), (Decision.RESOLVE, "tx-1", "check")],
+)
+async def test_a_quarantine_requires_and_records_which_hooks_were_undone_manually(
+    world: World, desk: Operators, decision: Decision, order_id: str | None, hooks: str
+):
+    world.time.pass_(300.0)
+    unread = await corrupted(world, "k")
+    by_name = {Decision.REFUTE: desk.refute, Decision.RESOLVE: partial(desk.resolve, order_id="tx-1")}
+    general = {"decision": decision, "order_id": order_id, **ADA}
+    for unconfirmed in (
+        by_name[decision]("k", **ADA),
+        desk.decide("k", **general),
+        desk.propose("k", **general),
+    ):
+        with pytest.raises(ValueError, match=rf"undone: must be set, .* \({hooks}\)"):
+            await unconfirmed
+    assert (await world.entry()).unread == unread
+    await by_name[decision]("k", undone=True, **ADA)
 
-    kept, refuted = (await world.journal.history(world.scope, "k"))[-2:]
-    why = "seen on the statement; the unreadable part is kept; undone manually: funds_hold"
-    assert [(one.move, one.by, one.reason) for one in (kept, refuted)] == [
+    kept, decided = (await desk.history("k"))[-2:]
+    why = f"seen on the statement; the unreadable part is kept; undone manually: {hooks}"
+    assert [(one.move, one.by, one.reason) for one in (kept, decided)] == [
         ("layaside", "ada", why),
-        ("refute", *ADA.values()),
+        (decision.value, *ADA.values()),
     ]
 
 
@@ -257,8 +274,10 @@ async def test_a_corrupt_demand_counts_as_a_demand(world: World):
     await world.in_doubt()
     await operators(world).demand_four_eyes(**ADA)
     await corrupted(world, FOUR_EYES, four_eyes=None)
-    with pytest.raises(ApprovalRequired):
-        await operators(world).resolve("k", order_id="tx-1", **ADA)
+    for desk in (operators(world), operators(world, four_eyes=True)):
+        with pytest.raises(ApprovalRequired):
+            await desk.resolve("k", order_id="tx-1", **ADA)
+    assert await moves(world, FOUR_EYES) == [("demand", "ada")]
 
 
 async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(world: World, desk: Operators):

@@ -61,6 +61,8 @@ async def test_each_kind_of_failure_has_its_own_cause(
     assert tried == [(1, NOON, status, of_attempt)]
     (event,) = world.events_of(AttemptFailed)
     assert (event.error, event.outcome) == (type(doubt).__name__, Outcome.UNKNOWN)
+    (in_doubt,) = world.events_of(OrderInDoubt)
+    assert (in_doubt.error, in_doubt.status) == (type(doubt).__name__, doubt.status)
 
 
 async def test_the_cause_has_the_attempts_with_times_and_request_ids(world: World):

@@ -3,9 +3,9 @@ import logging
 
 import pytest
 
-from tests.support.bank import Gate, World, new_order, owed_hooks, refused_order
+from tests.support.bank import NOON, Gate, World, new_order, owed_hooks, refused_order
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoPending
+from transfer_async import Expired, HookUndone, KeyState, Refused, Timeouts, UndoPending
 from transfer_async.journal import model, transitions
 from transfer_async.sandbox import Status
 
@@ -90,9 +90,14 @@ async def test_the_next_call_with_the_key_runs_pending_undos_before_its_own_hold
     assert entry.pending_undos == ()
 
 
-async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(world: World):
+@pytest.mark.parametrize("error", [RuntimeError(), asyncio.CancelledError()], ids=repr)
+async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(
+    world: World, error: BaseException
+):
     await world.owing()
-    world.bank.release_error = RuntimeError()
+    world.bank.release_error = error
+    await world.fails(Expired, send_before=NOON)
+    world.time.pass_(60.0)
     order = await world.create()
 
     entry = await world.entry()

@@ -103,8 +103,11 @@ async def test_recover_records_answers_that_only_this_process_has(world: World):
         kept = list(client._context.unrecorded)
         world.journal.before.clear()
         report = await client.recover()
+        is_recorded_again = await outcomes.flush_unjournaled(client._context, "k")
 
-    assert kept == ["k"]
+    assert (kept, is_recorded_again) == (["k"], False)
+    creates = [move for move in world.journal.moves if isinstance(move, transitions.Create)]
+    assert [create.retried for create in creates] == [False, True, True, True]
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id in world.sandbox.orders
 
@@ -121,6 +124,7 @@ async def test_the_id_in_an_unreadable_answer_is_recorded(world: World, caplog: 
     async with world.client(resolve=resolve) as client:
         world.journal.fail_on = transitions.GoInDoubt
         await fails(client)
+        await failure(client.recover(), JournalFailed)
         world.journal.fail_on = None
         world.time.pass_(100.0)
         await failure(client.create_order(new_order(), key="k"), UnreadableOrder)

@@ -156,7 +156,7 @@ async def test_a_second_order_id_for_a_damaged_key_is_rejected_before_any_write(
     answer = await ada.does("resolve", order_id="tx-2")
 
     assert answer.status == 422
-    assert "tx-1" in answer.text
+    assert "the corrupt record contains tx-1. Pass this id" in answer.text
     assert await stored.history() == before
 
 

@@ -691,7 +691,7 @@ class Operators:
             yield entry, basis
             return
         was_corrupt = entry.unread is not None
-        by_hand = _refuse_unreadable(entry, order_id, undone=undone, proposing=proposing)
+        by_hand = _refuse_unreadable(entry, order_id, undone=undone)
         if was_corrupt:
             entry = await self._quarantined(key, entry, order_id, basis, by_hand=by_hand, proposing=proposing)
         try:
@@ -834,19 +834,17 @@ def _refuse_encrypted(entry: Entry) -> None:
         raise ValueError("key: its record is encrypted: configure the encryption key")
 
 
-def _refuse_unreadable(
-    entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
-) -> tuple[str, ...]:
+def _refuse_unreadable(entry: Entry, order_id: str | None, *, undone: bool) -> tuple[str, ...]:
     """Return the hooks that a person undid, or raise ValueError if the record does not allow the decision."""
     _refuse_encrypted(entry)
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
-        _refuse_created(entry, order_id, proposing=proposing)
+        _refuse_created(entry, order_id)
     return checked_undone(entry, refuting=order_id is None, undone=undone)
 
 
-def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
+def _refuse_created(entry: Entry, order_id: str | None) -> None:
     """Reject a decision about a created key, unless the decision confirms the recorded order id."""
-    if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
+    if _is_created_as(entry, order_id):
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(

@@ -98,6 +98,7 @@ def test_on_a_terminal_there_is_a_bar(time):
         say = partial(console.print, markup=False, highlight=False)
         progress = BarProgress(bars, say, clock=time.clock)
         progress.show("checking", 5, None, "")
+        assert bars.tasks[0].total is None  # so the bar pulses
         time.pass_(1.0)
         progress.show("creating", 10, 40, "10 created")
         time.pass_(1.0)
