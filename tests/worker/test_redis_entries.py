@@ -100,6 +100,11 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ca
     assert (await pending(case), await case.side.left()) == (1, 1)
 
 
+async def test_pending_messages_are_checked_three_times_in_each_ack_wait(line):
+    """Without this, a dead worker's messages wait for another worker much longer than ``ack_wait``."""
+    assert (line.settings.ack_wait / 3, line.put_back) in line.chores
+
+
 async def test_an_acknowledged_message_is_neither_stored_nor_pending(case, taken):
     """Without this, each message stays pending, and the worker puts back at most 100 of them at a time."""
     await case.side.send(b"x")
