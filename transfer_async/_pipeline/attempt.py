@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import timedelta
 from functools import partial
 
 from multidict import CIMultiDict
 
-from transfer_async._converters.converter import find_order_id, read_answer
+from transfer_async._converters.converter import find_order_id, names_order_of, read_answer
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
@@ -202,17 +201,17 @@ def _contradiction(
     """Return the error for a refusal that contains the id of an order of the same poster, or None.
 
     The service or a proxy may have replaced the status after the order was processed, for example because a
-    limit was reached in the meantime. The order may be cut off, unreadable or inside another object.
+    limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
+    string. If the response contains several orders, none of their ids is a candidate.
     """
     if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
         return None
-    order_id, poster, body = find_order_id(result.body), sent.poster_username.lower(), result.body.lower()
-    if order_id is None or not (poster.encode() in body or json.dumps(poster)[1:-1].encode() in body):
+    if not names_order_of(result.body, sent.poster_username):
         return None
     why = (
         f"the status {result.status} means a refusal, but the response contains an order from the same poster"
     )
-    return _unreadable(result, why, order_id=order_id, kind=CauseKind.STATUS)
+    return _unreadable(result, why, order_id=find_order_id(result.body), kind=CauseKind.STATUS)
 
 
 def _unreadable(
