@@ -210,6 +210,8 @@ def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
         (b'{"id":"tx-a","by":"\\u00C9mile\\ud83d\\ude00@x.org"}', "émile\U0001f600@x.org", True),
         (b'{"id":"tx-a","by":"a\\\\b@x.org","cut":"\xff\\ud83d', "a\\b@x.org", True),
         (b'{"id":"tx-a","by":"ben@x.org"}', "ada@x.org", False),
+        (b'{"id":"tx-a","user_id', None, True),
+        (b'{"id":"tx-', None, False),
         (b'{"order_id":"tx-a","by":"ada@x.org"}', "ada@x.org", False),
         (b'{"message":"no","by":"ada@x.org"}', "ada@x.org", False),
         (b"", "ada@x.org", False),
@@ -217,7 +219,7 @@ def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
 )
 def test_an_order_and_its_poster_are_found_however_they_are_escaped(raw, username, named):
     """Without this, a refusal that contains the order is believed, and the order is sent again."""
-    assert converter.names_order_of(raw, username) is named
+    assert converter.names_order_of(raw, *([] if username is None else ["eve@x.org", username])) is named
 
 
 def test_an_answer_has_the_usernames_of_its_order():

@@ -465,14 +465,16 @@ def find_order_id(raw: bytes) -> str | None:
 _ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
-def names_order_of(raw: bytes, username: str) -> bool:
-    """Return whether ``raw`` contains the id of an order, and ``username`` in any case.
+def names_order_of(raw: bytes, *usernames: str) -> bool:
+    """Return whether ``raw`` contains the id of an order, and one of ``usernames`` in any case.
 
-    ``raw`` may be cut off, may contain several orders, or may contain an order as JSON text in a string.
+    Without ``usernames``, any order counts. ``raw`` may be cut off, may contain several orders, or may
+    contain an order as JSON text in a string.
     """
     text = _without_escapes(raw.decode(errors="replace")).casefold()
-    contains_id = _ANY_ORDER_ID.search(text.encode(errors="replace")) is not None
-    return contains_id and _without_escapes(username).casefold() in text
+    if not _ANY_ORDER_ID.search(text.encode(errors="replace")):
+        return False
+    return not usernames or any(_without_escapes(username).casefold() in text for username in usernames)
 
 
 def _without_escapes(text: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from multidict import CIMultiDict
 
 from transfer_async._converters.converter import find_order_id, names_order_of, read_answer
-from transfer_async._converters.wire_format import Unreadable
+from transfer_async._converters.wire_format import Unreadable, is_json
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
 from transfer_async._http.request import with_added
@@ -198,7 +198,7 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
 def _contradiction(
     classification: Classification, result: ExchangeResult, sent: NewOrder
 ) -> UnreadableOrder | None:
-    """Return the error for a refusal that contains the id of an order of the same poster, or None.
+    """Return the error for a refusal that contains the id of an order that may be the one sent, or None.
 
     The service or a proxy may have replaced the status after the order was processed, for example because a
     limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
@@ -206,11 +206,11 @@ def _contradiction(
     """
     if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
         return None
-    if not names_order_of(result.body, sent.poster_username):
+    is_whole = result.intact and is_json(result.body)  # A truncated order may lack the usernames.
+    parties = (sent.poster_username, sent.poster_recipient_username) if is_whole else ()
+    if not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order)):
         return None
-    why = (
-        f"the status {result.status} means a refusal, but the response contains an order from the same poster"
-    )
+    why = f"the status {result.status} means a refusal, but the response contains an order"
     return _unreadable(result, why, order_id=find_order_id(result.body), kind=CauseKind.STATUS)
 
 
