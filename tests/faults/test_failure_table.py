@@ -565,6 +565,7 @@ AS_WRITTEN: dict[str, Callable[[bytes], bytes]] = {
     "whole": lambda body: body,
     "cut off": lambda body: body[:-200],
     "cut off before the usernames": lambda body: body[:250],
+    "cut off after the id": lambda body: body[:40],
     "without its parties": lambda body: without(body, "user", "postersBeneficiary"),
     "inside another object, without the poster": lambda body: b'{"order": %b}' % without(body, "user"),
     "unreadable": lambda body: body.replace(b'"poster_amount"', b'"amount_of_poster"'),

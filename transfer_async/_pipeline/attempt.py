@@ -14,7 +14,7 @@ from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
 from transfer_async._http.request import with_added
 from transfer_async._http.retry import RateLimiter, RateLimitQueue
-from transfer_async._http.transport import SHORT, ExchangeResult
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import (
     Attempt,
@@ -204,11 +204,11 @@ def _contradiction(
     limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
     string. If the response contains several orders, none of their ids is a candidate.
     """
-    if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
+    if classification not in classify.SERVICE_REFUSALS or not names_order_of(result.body):
         return None
+    parties = sent.poster_username, sent.poster_recipient_username
     is_whole = result.intact and is_json(result.body)  # A truncated order may lack the usernames.
-    parties = (sent.poster_username, sent.poster_recipient_username) if is_whole else ()
-    if not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order)):
+    if is_whole and not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order)):
         return None
     why = f"the status {result.status} means a refusal, but the response contains an order"
     return _unreadable(result, why, order_id=find_order_id(result.body), kind=CauseKind.STATUS)
