@@ -198,6 +198,30 @@ def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
     assert converter.find_order_id(raw) == found
 
 
+@each(
+    ("raw", "username", "named"),
+    [
+        (b'{"id":"tx-a","user":{"username":"Ada@x.org"}}', "ada@x.org", True),
+        (b'[{"id":"tx-a","by":"ada@x.org"},{"id":"tx-b"}]', "ada@x.org", True),
+        (b'{"id":"tx-a","id":"tx-b","by":"ada@x.org"}', "ada@x.org", True),
+        (b'{"text":"{\\"id\\":\\"tx-a\\",\\"by\\":\\"ada@x.org\\"}"}', "ada@x.org", True),
+        (b'{"\\u0069d":"TX-A","by":"a\\/b\\u002Bc\\u0027d@x.org"}', "a/b+c'd@x.org", True),
+        ('{"id":"tx-a","by":"ÉMILE@x.org"}'.encode(), "Émile@x.org", True),
+        (b'{"id":"tx-a","by":"\\u00C9mile\\ud83d\\ude00@x.org"}', "émile\U0001f600@x.org", True),
+        (b'{"id":"tx-a","by":"a\\\\b@x.org","cut":"\xff\\ud83d', "a\\b@x.org", True),
+        (b'{"id":"tx-a","by":"ben@x.org"}', "ada@x.org", False),
+        (b'{"id":"tx-a","user_id', None, True),
+        (b'{"id":"tx-', None, False),
+        (b'{"order_id":"tx-a","by":"ada@x.org"}', "ada@x.org", False),
+        (b'{"message":"no","by":"ada@x.org"}', "ada@x.org", False),
+        (b"", "ada@x.org", False),
+    ],
+)
+def test_an_order_and_its_poster_are_found_however_they_are_escaped(raw, username, named):
+    """Without this, a refusal that contains the order is believed, and the order is sent again."""
+    assert converter.names_order_of(raw, *([] if username is None else ["eve@x.org", username])) is named
+
+
 def test_an_answer_has_the_usernames_of_its_order():
     people = {"user": {"username": "Ada@example.org"}, "postersBeneficiary": {"username": "ben@example.org"}}
     read = converter.read_answer(samples.encode(samples.order_json(**people)))

@@ -376,18 +376,20 @@ def test_a_connection_on_which_a_message_began_while_idle_is_not_taken():
     assert not ConnectionState.may_take(protocol)
 
 
-@each("is_used_again", [False, True])
-def test_a_distrusted_connection_is_closed_unless_another_request_uses_it(is_used_again: bool):
+@each("used_by", ["nobody", "the client", "other code"])
+def test_a_distrusted_connection_is_closed_unless_another_request_uses_it(used_by: str):
     closed: list[bool] = []
     protocol, state = changed(close=lambda: closed.append(True)), ConnectionState()
     state.take(SimpleNamespace(), protocol)
     state.trust()
-    if is_used_again:
+    if used_by == "the client":
         ConnectionState().take(SimpleNamespace(), protocol)
+    if used_by == "other code":  # through a borrowed session
+        protocol._parser = parser()
     state.distrust()
 
     assert not state.trusted
-    assert closed == ([] if is_used_again else [True])
+    assert closed == ([True] if used_by == "nobody" else [])
 
 
 async def test_bytes_for_another_request_on_the_connection_do_not_follow_the_response():

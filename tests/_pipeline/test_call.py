@@ -1,4 +1,5 @@
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -188,6 +189,20 @@ async def test_a_hook_may_fetch_while_the_client_closes(world: World):
 
     assert (await call).id in world.sandbox.orders
     await failure(client.request("GET", "/sandbox/orders", safe=True), ClientClosed)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks before Python 3.12")
+async def test_a_hook_of_an_eager_task_may_close_the_client(world: World):
+    """Without this, the client does not wait for the call, and closes its own journal under it."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+
+    async def close(_: OrderIntent) -> None:
+        await client.close(timeout=0)
+
+    client = world.made(hooks=[close, world.bank.hold])
+    error = await failure(client.create_order(new_order(), key="k"), ClientClosed)
+
+    assert (error.order_may_exist, world.bank.open) == (False, {})
 
 
 async def test_a_cancelled_close_leaves_nothing_that_could_still_send(world: World):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support import samples
@@ -126,6 +127,38 @@ async def test_a_response_during_the_pause_before_a_retry_makes_the_refusal_a_do
     assert str(error) == "another response arrived after the service's refusal"
     assert error.kind is CauseKind.SECOND_ANSWER
     assert type(error.__cause__) is RateLimited
+
+
+@pytest.mark.parametrize("is_used_meanwhile", [False, True])
+async def test_a_borrowed_connection_is_checked_before_a_retry_unless_other_code_uses_it(
+    bank: Bank, is_used_meanwhile: bool
+):
+    """Without this, the order is sent again although its own response has arrived."""
+    others: list[asyncio.Task[Any]] = []
+
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            begun = b"HTTP/1.1 200 O"  # the response to the other code's request
+            connection.send(REFUSALS[429] if "order" in request.path else begun)
+
+    async with serving(script) as server, aiohttp.ClientSession() as session:
+
+        async def meanwhile(_: float) -> None:
+            if not is_used_meanwhile:
+                server.open[0].send(order_reply(server.requests[-1]))
+            elif not others:
+                others.append(asyncio.create_task(session.get(server.url + "/other")))
+            await turns(40)
+
+        clock = Clock(sleep=meanwhile, chance=lambda: 0.0)
+        error: Any = await bank.try_order(server.url, session=session, clock=clock)
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    assert type(error) is (RateLimited if is_used_meanwhile else OutcomeUnknown)
+    assert bank.funds.state == ("released" if is_used_meanwhile else "kept")
+    assert [request.connection for request in server.requests] == ([1, 1, 2, 2] if others else [1])
 
 
 async def test_a_refusal_that_arrived_before_any_byte_of_the_request_is_a_doubt(

@@ -195,6 +195,23 @@ async def test_a_row_that_the_file_refuses_fails_only_its_own_key(path: Path):
     assert [isinstance(one, JournalFailed) for one in found] == [False, True, False]
 
 
+async def test_a_change_that_the_file_ignores_is_not_reported_as_stored(path: Path):
+    """Without this, an order is sent although its key is still claimed, and the key is paid again later."""
+    async with SQLiteJournal(path) as journal:
+        for key in ("k-1", "k-2"):
+            await made(journal, claim(), key=key)
+        await in_file(
+            path,
+            "CREATE TRIGGER ignore BEFORE UPDATE ON keys_2 WHEN NEW.key = 'k-1' "
+            "BEGIN SELECT RAISE(IGNORE); END",
+        )
+        found = await asyncio.gather(
+            *(made(journal, mark(), key=key) for key in ("k-1", "k-2")), return_exceptions=True
+        )
+
+    assert [isinstance(one, JournalFailed) for one in found] == [True, False]
+
+
 # --- several of them on one file ----------------------------------------------------------------
 
 

@@ -162,7 +162,7 @@ def create(
         code = CreateRun(
             path=file,
             form=format_of(file, form),
-            outcomes=outcomes or file.with_name(file.name + ".outcomes.jsonl"),
+            outcomes=outcomes or file.parent / f"{file.name}.outcomes.jsonl",
             factory=None if hooks is None else factory_named(hooks),
             base_url=base_url,
             token=token,
@@ -463,9 +463,10 @@ async def _first_forgotten(journal: ScopedJournal, orders: Sequence[EarlierOrder
                 continue
             entry = await journal.read(order.key)
             needed = KeyState.CREATED if order.outcome is Outcome.CREATED else KeyState.IN_DOUBT
-            # A corrupt record is never free.
+            # A corrupt record is never free. The order of another call need not be created by now.
             if entry is None or (
-                entry.is_readable
+                order.outcome is not Outcome.NOT_SENT
+                and entry.is_readable
                 and all(step.state is not needed for step in await journal.history(order.key))
             ):
                 return order

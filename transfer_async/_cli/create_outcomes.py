@@ -38,6 +38,7 @@ from transfer_async._models.errors import (
     HoldRequired,
     InvalidOrder,
     JournalFailed,
+    KeyBusy,
     KeyConflict,
     Outcome,
     Refused,
@@ -124,12 +125,12 @@ class OutcomeFile:
         clock: Clock | None = None,
         option: str = "--outcomes",
     ) -> None:
+        check_place(path, protected=protected, option=option)
         self.path = path
         self.part = path.with_name(path.name + PART)
         self._now = (clock or Clock()).now
         self._kept: list[bytes] = []
         self._written_at = self._now()
-        check_place(path, protected=protected, option=option)
         try:
             self._file = _open_locked(self.part, option)
         except OSError as error:
@@ -192,6 +193,16 @@ class OutcomeFile:
 class _EarlierLine(msgspec.Struct):
     key: str
     outcome: Outcome
+    error: str | None = None
+
+    @property
+    def order_may_exist(self) -> bool:
+        """Whether the journal must have a record of the key."""
+        return self.outcome in (Outcome.CREATED, Outcome.UNKNOWN) or self.error in _USED_BY_ANOTHER_CALL
+
+
+_USED_BY_ANOTHER_CALL = (KeyBusy.__name__, KeyConflict.__name__)
+"""The errors that mean that another call's order, which the line did not create, may exist for the key."""
 
 
 _earlier_line = msgspec.json.Decoder(_EarlierLine)
@@ -203,7 +214,7 @@ class EarlierOrder:
     """An order that exists or may exist, according to the outcomes of an earlier run."""
 
     key: str
-    outcome: Outcome
+    outcome: Outcome  # `Outcome.NOT_SENT` if it is the order of another call with this key
     file: Path  # the file that contains the outcome
 
 
@@ -226,7 +237,7 @@ def orders_of_earlier_runs(path: Path, unreadable: Counter[Path]) -> Iterator[Ea
                     except (msgspec.MsgspecError, UnicodeDecodeError):
                         unreadable[file] += 1
                         continue
-                    if line.outcome in (Outcome.CREATED, Outcome.UNKNOWN):
+                    if line.order_may_exist:
                         yield EarlierOrder(key=line.key, outcome=line.outcome, file=file)
         except OSError as error:
             raise ValueError(
@@ -241,6 +252,8 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
     Raises:
         ValueError: the directory does not exist, or the name is already in use.
     """
+    if not path.name:
+        raise ValueError(f"{option}: must be the path of a file")
     if not path.parent.is_dir():
         raise ValueError(f"{option}: the directory {shown(str(path.parent))} does not exist")
     for item in (path.with_name(path.name + end) for end in _ENDINGS):

@@ -462,6 +462,30 @@ def find_order_id(raw: bytes) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+_ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
+
+
+def names_order_of(raw: bytes, *usernames: str) -> bool:
+    """Return whether ``raw`` contains the id of an order, and one of ``usernames`` in any case.
+
+    Without ``usernames``, any order counts. ``raw`` may be cut off, may contain several orders, or may
+    contain an order as JSON text in a string.
+    """
+    text = _without_escapes(raw.decode(errors="replace")).casefold()
+    if not _ANY_ORDER_ID.search(text.encode(errors="replace")):
+        return False
+    return not usernames or any(_without_escapes(username).casefold() in text for username in usernames)
+
+
+def _without_escapes(text: str) -> str:
+    """Replace JSON's ``\\u`` escapes and remove all other backslashes, even in JSON text inside a string.
+
+    Encoders differ in what they escape: for example, some escape ``/``, ``+`` or an apostrophe.
+    """
+    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text).replace("\\", "")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # This joins surrogate pairs.
+
+
 def _is_order_id(value: object) -> bool:
     return type(value) is str and _ORDER_ID.fullmatch(value) is not None
 

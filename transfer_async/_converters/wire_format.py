@@ -84,6 +84,15 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     return tree
 
 
+def is_json(raw: bytes) -> bool:
+    """Return whether `decode` can decode ``raw``."""
+    try:
+        decode(raw)
+    except Unreadable:
+        return False
+    return True
+
+
 class Number(str):
     """The text of a JSON number."""
 

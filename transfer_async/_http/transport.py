@@ -219,8 +219,8 @@ class Transport:
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether no more bytes have arrived on ``connection`` since its response was read."""
-        # Other requests may use a borrowed session's connection, and an untrusted one is closed.
-        return self._borrowed or not connection.trusted or connection.is_quiet()
+        # An untrusted connection is closed.
+        return not connection.trusted or connection.is_quiet()
 
     async def send(
         self,

@@ -245,13 +245,19 @@ class ConnectionState:
 
     def distrust(self) -> None:
         """After a response that is not trusted, close the connection unless another request uses it."""
-        self.trusted = False
-        if self._is_last:
+        is_last, self.trusted = self._is_last, False
+        if is_last:
             self._protocol.close()
 
     @property
     def _is_last(self) -> bool:
-        return self._protocol is not None and getattr(self._protocol, _LAST) is self
+        """Whether no other request has used the connection since."""
+        if self._protocol is None or getattr(self._protocol, _LAST) is not self:
+            return False
+        # Other code that shares a borrowed session does not set `_LAST`, but each request sets a new parser.
+        # A lost connection has no parser.
+        parser = getattr(self._protocol, "_parser", None)
+        return not self.trusted or parser is None or parser is self._parser
 
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.

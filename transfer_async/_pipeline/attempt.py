@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import timedelta
 from functools import partial
 
 from multidict import CIMultiDict
 
-from transfer_async._converters.converter import find_order_id, read_answer
-from transfer_async._converters.wire_format import Unreadable
+from transfer_async._converters.converter import find_order_id, names_order_of, read_answer
+from transfer_async._converters.wire_format import Unreadable, is_json
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
 from transfer_async._http.request import with_added
 from transfer_async._http.retry import RateLimiter, RateLimitQueue
-from transfer_async._http.transport import SHORT, ExchangeResult
+from transfer_async._http.transport import ExchangeResult
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import (
     Attempt,
@@ -199,20 +198,20 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
 def _contradiction(
     classification: Classification, result: ExchangeResult, sent: NewOrder
 ) -> UnreadableOrder | None:
-    """Return the error for a refusal that contains the id of an order of the same poster, or None.
+    """Return the error for a refusal that contains the id of an order that may be the one sent, or None.
 
     The service or a proxy may have replaced the status after the order was processed, for example because a
-    limit was reached in the meantime. The order may be cut off, unreadable or inside another object.
+    limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
+    string. If the response contains several orders, none of their ids is a candidate.
     """
-    if classification not in classify.SERVICE_REFUSALS or len(result.body) < SHORT:
+    if classification not in classify.SERVICE_REFUSALS or not names_order_of(result.body):
         return None
-    order_id, poster, body = find_order_id(result.body), sent.poster_username.lower(), result.body.lower()
-    if order_id is None or not (poster.encode() in body or json.dumps(poster)[1:-1].encode() in body):
+    parties = sent.poster_username, sent.poster_recipient_username
+    is_whole = result.intact and is_json(result.body)  # A truncated order may lack the usernames.
+    if is_whole and not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order)):
         return None
-    why = (
-        f"the status {result.status} means a refusal, but the response contains an order from the same poster"
-    )
-    return _unreadable(result, why, order_id=order_id, kind=CauseKind.STATUS)
+    why = f"the status {result.status} means a refusal, but the response contains an order"
+    return _unreadable(result, why, order_id=find_order_id(result.body), kind=CauseKind.STATUS)
 
 
 def _unreadable(

@@ -464,10 +464,10 @@ class InFlight:
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
         task = _started(self._deliver(call), asyncio.get_running_loop())
-        if not task.done():
+        # A task that started eagerly has added itself.
+        if call.cancellation.task is None and not task.done():
             self._calls[task] = call
-            if call.cancellation.task is None:  # The task has not begun, and may be cancelled before it does.
-                task.add_done_callback(self._ended)
+            task.add_done_callback(self._ended)  # The task may be cancelled before it begins.
         try:
             return await call.outcome
         except asyncio.CancelledError:
@@ -480,6 +480,7 @@ class InFlight:
     async def _deliver(self, call: OrderCall) -> None:
         """Run ``call``, and deliver its result if the caller is still waiting."""
         task = call.cancellation.task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._calls[task] = call
         try:
             order = await create_order(self._context, call)
         except asyncio.CancelledError:

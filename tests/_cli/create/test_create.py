@@ -87,6 +87,20 @@ async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
     assert other.name not in await bench.files()
 
 
+async def test_a_file_whose_key_belongs_to_another_order_is_not_run_with_another_journal(bench):
+    """The order of that key exists, although this file did not create it."""
+    await bench.run_one()
+    await asyncio.to_thread(bench.outcomes.unlink)
+    file = await bench.orders(row(1, poster_amount="310050.00", matcher_amount="200.00"))
+    await bench.run(file, code=4)
+    again = await bench.run(file, code=4)
+    result = await bench.run(file, "--journal", bench.directory / "other.db", code=2)
+
+    assert "KeyConflict" in again.stdout
+    assert "contains no order of the key 'payment-0000001'" in result.stderr
+    assert bench.sent == 1
+
+
 async def test_a_database_is_compared_with_the_outcomes_of_earlier_runs(bench, database):
     file = await bench.orders(row(1), row(2, **NOBODY), row(3))
     journal = ["--journal", database]
@@ -271,6 +285,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     [
         (["--outcomes", "{here}/orders.csv"], "--outcomes: {here}/orders.csv is also FILE or the journal"),
         (["--outcomes", "{here}/journal.db"], "--outcomes: {here}/journal.db is also FILE or the journal"),
+        (["--outcomes", "."], "--outcomes: must be the path of a file"),
         (["--journal", ":memory:"], "--journal: path: must be the path of a file"),
         (["--journal", "mysql://x"], "--journal: a journal must be a file path or a postgresql://"),
         (["--journal", "no/such/j.db"], "--journal: the directory no/such does not exist"),
