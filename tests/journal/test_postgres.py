@@ -387,6 +387,7 @@ async def test_attempts_wait_longer_each_time_and_end_before_the_timeout(
         raise ConnectionRefusedError
 
     journal = PostgresJournal("postgresql://nobody@localhost/nothing", timeout=10.0)
+    journal._stored_scopes.add(SCOPE)  # Otherwise, the first attempt is left out.
     monkeypatch.setattr(journal, "_commit_optimistically", fails_slowly)
     monkeypatch.setattr(journal, "_commit_once", fails)
     monkeypatch.setattr(asyncio, "sleep", sleep)

@@ -265,7 +265,7 @@ async def test_a_command_that_a_hook_keeps_from_being_sent_is_dead_lettered_afte
 
     assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.DEAD_LETTER] * 2
     assert handled[2].disposition.reason.endswith("; 3 deliveries ended without sending the order")
-    assert said(again) == (Action.ACK, Outcome.CREATED)  # the dead letter was sent again
+    assert action_and_outcome(again) == (Action.ACK, Outcome.CREATED)  # the dead letter was sent again
 
 
 async def test_only_failures_that_the_order_may_cause_are_counted(world):

@@ -376,10 +376,8 @@ class _File(OpenFile):
             if write.reply_changed:
                 replies.append((number, row.reply))
         self._db.executemany(_ADD, new)
-        if self._db.executemany(_CHANGE, changed).rowcount < len(
-            changed
-        ):  # for example, because of a trigger
-            raise sqlite3.IntegrityError("the file ignored a change")
+        if self._db.executemany(_CHANGE, changed).rowcount < len(changed):
+            raise sqlite3.IntegrityError("a trigger in the file ignored a change")
         self._db.executemany(_STORE_REPLY, replies)
         steps = [(ids[place], *values) for place, _, values in transaction.steps]
         self._db.executemany(_ADD_STEP, steps)
