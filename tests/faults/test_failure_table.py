@@ -572,6 +572,7 @@ AS_WRITTEN: dict[str, Callable[[bytes], bytes]] = {
     "inside another object": lambda body: b'{"message": "limit reached", "order": %b}' % body,
     "as text": lambda body: json.dumps({"message": "limit reached", "response": body.decode()}).encode(),
     "beside another order": lambda body: b'[%b, {"id": "tx-other"}]' % body,
+    "the id alone": lambda _: b'{"id": "tx-exists"}',  # A final refusal may contain the id of another order.
 }
 """What a proxy may make of an order."""
 
@@ -579,8 +580,9 @@ AS_WRITTEN: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize(
     ("status", "form"),
     [
-        *((status, "whole") for status in (400, 401, 403, 422, 425)),
-        *((429, form) for form in AS_WRITTEN),
+        *((status, "whole") for status in (400, 401, 403, 425, 429)),
+        *((status, "the id alone") for status in (401, 425, 429)),
+        *((422, form) for form in AS_WRITTEN if form != "the id alone"),
     ],
 )
 async def test_a_refusal_that_contains_the_order_is_a_doubt(bank: Bank, status: int, form: str):
@@ -599,6 +601,13 @@ async def test_a_refusal_that_contains_the_order_is_a_doubt(bank: Bank, status: 
     expect(error, bank, UnreadableOrder)
     assert error.order_id == (None if form in ("as text", "beside another order") else "tx-exists")
     assert len(server.requests) == 1
+
+
+async def test_a_final_refusal_may_contain_the_id_of_another_order(bank: Bank):
+    async with serving(replies(http(422, b'{"message": "No.", "duplicate": {"id": "tx-other"}}'))) as server:
+        error = await bank.try_order(server.url)
+
+    expect(error, bank, Refused)
 
 
 @pytest.mark.parametrize(("status", "kind", "attempts"), [(425, Refused, 4), (429, RateLimited, 3)])

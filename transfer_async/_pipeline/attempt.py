@@ -203,12 +203,19 @@ def _contradiction(
     The service or a proxy may have replaced the status after the order was processed, for example because a
     limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
     string. If the response contains several orders, none of their ids is a candidate.
+
+    Before an order is sent again, the id of any order is enough, because a doubt is better than a second
+    payment. A final refusal may name the order of another poster.
     """
     if classification not in classify.SERVICE_REFUSALS or not names_order_of(result.body):
         return None
     parties = sent.poster_username, sent.poster_recipient_username
     is_whole = result.intact and is_json(result.body)  # A truncated order may lack the usernames.
-    if is_whole and not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order)):
+    if (
+        classification is Classification.REFUSED
+        and is_whole
+        and not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order))
+    ):
         return None
     why = f"the status {result.status} means a refusal, but the response contains an order"
     return _unreadable(result, why, order_id=find_order_id(result.body), kind=CauseKind.STATUS)
