@@ -216,16 +216,16 @@ async def test_a_transport_without_a_socket_is_trusted(connection: Connection):
 
 async def test_readable_tls_data_is_processed_first(connection: Connection, monkeypatch: pytest.MonkeyPatch):
     connection.tls = True
-    looks: list[bool] = []
+    results: list[bool] = []
 
     def readable_once(_: object) -> bool:
-        looks.append(not looks)
-        return looks[-1]
+        results.append(not results)
+        return results[-1]
 
     monkeypatch.setattr(write_guard, "_is_readable", readable_once)
 
     assert await refusal(body(), connection) is None
-    assert looks == [True, False]
+    assert results == [True, False]
     assert connection.written == [BODY]
 
 
@@ -234,12 +234,12 @@ async def test_a_tls_connection_that_stays_readable_or_has_a_pending_answer_or_e
     connection: Connection, found: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
 ):
     connection.tls = True
-    looks: list[bool] = []
+    results: list[bool] = []
 
     def readable(_: object) -> bool:
         found(connection)
-        looks.append(found is say_something or not looks)  # Only a whole answer is read meanwhile.
-        return looks[-1]
+        results.append(found is say_something or not results)  # Only a whole answer is read meanwhile.
+        return results[-1]
 
     monkeypatch.setattr(write_guard, "_is_readable", readable)
 

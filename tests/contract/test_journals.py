@@ -141,6 +141,13 @@ class OurDurableContract(OurContract):
         assert len(await journal.scopes()) == 1
         assert [type(result) for result in results].count(JournalFailed) == 2
 
+    async def test_of_new_scopes_in_one_batch_that_look_the_same_the_first_is_accepted(self, journal: Any):
+        scopes = ("live", "Live", "test", "LIVE", "live")
+        moves = [journal.move(scope, f"k{number}", j.claim()) for number, scope in enumerate(scopes)]
+        results = await asyncio.gather(*moves, return_exceptions=True)
+
+        assert [isinstance(result, JournalFailed) for result in results] == [False, True, False, True, False]
+
     async def test_two_scopes_on_record_that_look_the_same_remain_usable(self, journal: Journal):
         """An earlier version accepted both, and their doubts must not become unreachable."""
         for scope in ("live", "LIVE"):

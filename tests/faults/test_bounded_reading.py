@@ -80,7 +80,7 @@ def explodes(status: int, encoding: str) -> Script:
     [
         pytest.param(explodes(200, "gzip"), "order", 1, "UnreadableOrder", id="gzip"),
         pytest.param(explodes(200, "deflate"), "order", 8, "UnreadableOrder", id="8", marks=ONLY_IN_TRIALS),
-        pytest.param(endless(422), "order", 1, "Refused", id="a refusal", marks=ONLY_IN_TRIALS),
+        pytest.param(endless(422), "order", 1, "UnreadableOrder", id="a refusal", marks=ONLY_IN_TRIALS),
         pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=ONLY_IN_TRIALS),
     ],
 )

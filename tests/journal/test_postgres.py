@@ -143,7 +143,7 @@ async def test_only_one_worker_at_a_time_uses_a_new_scope(database: str):
         for one in (journal, beside):
             one.gate = Gate()
             move = await one.gate.catches(judged(one, claim()))  # The second has no cached entry of the key.
-            can_use_another.append(await can_lock(database, journal._sql.one_new_scope_at_a_time))
+            can_use_another.append(await can_lock(database, journal._sql.lock_new_scopes))
             one.gate.open()
             await move
 

@@ -195,21 +195,29 @@ async def test_a_row_that_the_file_refuses_fails_only_its_own_key(path: Path):
     assert [isinstance(one, JournalFailed) for one in found] == [False, True, False]
 
 
-async def test_a_change_that_the_file_ignores_is_not_reported_as_stored(path: Path):
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ("UPDATE ON keys_2 WHEN NEW.key = 'k-1'", {"k-1": mark(), "k-2": mark()}),
+        ("INSERT ON keys_2 WHEN NEW.key = 'k-3'", {"k-3": claim(), "k-4": claim()}),
+        ("INSERT ON history WHEN NEW.key_id = 1", {"k-1": mark(), "k-2": mark()}),
+    ],
+    ids=["change", "new key", "history"],
+)
+async def test_a_change_that_the_file_ignores_is_not_reported_as_stored(
+    path: Path, change: str, moves: dict[str, Any]
+):
     """Without this, an order is sent although its key is still claimed, and the key is paid again later."""
     async with SQLiteJournal(path) as journal:
         for key in ("k-1", "k-2"):
             await made(journal, claim(), key=key)
-        await in_file(
-            path,
-            "CREATE TRIGGER ignore BEFORE UPDATE ON keys_2 WHEN NEW.key = 'k-1' "
-            "BEGIN SELECT RAISE(IGNORE); END",
-        )
+        await in_file(path, f"CREATE TRIGGER ignore BEFORE {change} BEGIN SELECT RAISE(IGNORE); END")
         found = await asyncio.gather(
-            *(made(journal, mark(), key=key) for key in ("k-1", "k-2")), return_exceptions=True
+            *(made(journal, move, key=key) for key, move in moves.items()), return_exceptions=True
         )
 
-    assert [isinstance(one, JournalFailed) for one in found] == [True, False]
+    assert str(found[0]) == "a trigger in the journal's file ignored a change: remove the trigger"
+    assert not isinstance(found[1], Exception)
 
 
 # --- several of them on one file ----------------------------------------------------------------

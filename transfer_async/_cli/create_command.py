@@ -436,10 +436,11 @@ async def _keys_of_file() -> AsyncIterator[Keys]:
 def _forgotten(order: EarlierOrder, scope: str) -> ValueError:
     return ValueError(
         f"--journal: contains no order of the key '{shown(order.key)}' in the scope {shown(scope)}, but "
-        f"{shown(str(order.file))} says that this order exists or may exist: pass the journal, the base URL "
-        "and the scope of that run. If these are right, the key was pruned or the journal is an old copy: "
-        "find out which orders exist before you pay again. To make the payments of FILE again, move its "
-        "outcomes files (also .part, .old and .part.old) to another directory; nothing was sent"
+        f"{shown(str(order.file))} says that an order exists or may exist for this key: pass the "
+        "journal, the base URL and the scope of that run. If these are right, the key was pruned or the "
+        "journal is an old copy: find out which orders exist before you pay again. To make the "
+        "payments of FILE again, move its outcomes files (also .part, .old and .part.old) to another "
+        "directory; nothing was sent"
     )
 
 
@@ -465,7 +466,7 @@ async def _first_forgotten(journal: ScopedJournal, orders: Sequence[EarlierOrder
             needed = KeyState.CREATED if order.outcome is Outcome.CREATED else KeyState.IN_DOUBT
             # A corrupt record is never free. The order of another call need not be created by now.
             if entry is None or (
-                order.outcome is not Outcome.NOT_SENT
+                order.outcome in (Outcome.CREATED, Outcome.UNKNOWN)
                 and entry.is_readable
                 and all(step.state is not needed for step in await journal.history(order.key))
             ):

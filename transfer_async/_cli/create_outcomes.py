@@ -193,12 +193,17 @@ class OutcomeFile:
 class _EarlierLine(msgspec.Struct):
     key: str
     outcome: Outcome
+    order_may_exist: bool = False
     error: str | None = None
 
     @property
-    def order_may_exist(self) -> bool:
+    def must_be_in_journal(self) -> bool:
         """Whether the journal must have a record of the key."""
-        return self.outcome in (Outcome.CREATED, Outcome.UNKNOWN) or self.error in _USED_BY_ANOTHER_CALL
+        return (
+            self.outcome in (Outcome.CREATED, Outcome.UNKNOWN)
+            or (self.outcome is Outcome.REFUSED and self.order_may_exist)
+            or self.error in _USED_BY_ANOTHER_CALL
+        )
 
 
 _USED_BY_ANOTHER_CALL = (KeyBusy.__name__, KeyConflict.__name__)
@@ -214,7 +219,7 @@ class EarlierOrder:
     """An order that exists or may exist, according to the outcomes of an earlier run."""
 
     key: str
-    outcome: Outcome  # `Outcome.NOT_SENT` if it is the order of another call with this key
+    outcome: Outcome  # not created or unknown if it is the order of another call with this key
     file: Path  # the file that contains the outcome
 
 
@@ -237,7 +242,7 @@ def orders_of_earlier_runs(path: Path, unreadable: Counter[Path]) -> Iterator[Ea
                     except (msgspec.MsgspecError, UnicodeDecodeError):
                         unreadable[file] += 1
                         continue
-                    if line.order_may_exist:
+                    if line.must_be_in_journal:
                         yield EarlierOrder(key=line.key, outcome=line.outcome, file=file)
         except OSError as error:
             raise ValueError(

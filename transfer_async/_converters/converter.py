@@ -462,10 +462,10 @@ def find_order_id(raw: bytes) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-_ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPED = re.compile(r"(?<!\\)\\+u([0-9a-fA-F]{4})")  # Without the look-behind, this is quadratic.
 
 
-def names_order_of(raw: bytes, *usernames: str) -> bool:
+def contains_order(raw: bytes, *usernames: str) -> bool:
     """Return whether ``raw`` contains the id of an order, and one of ``usernames`` in any case.
 
     Without ``usernames``, any order counts. ``raw`` may be cut off, may contain several orders, or may

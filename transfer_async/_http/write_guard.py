@@ -120,14 +120,14 @@ class SessionRequest:
             await _trace_first(request)
             await self._guard.take(connection.transport, connection.protocol)
             response = await send(connection)
-            self._guard.connection.sent(_least_size(request.headers, self._guard.content or b""))
+            self._guard.connection.sent(_min_size(request.headers, self._guard.content or b""))
             return response
 
         request.send = send_guarded  # type: ignore # the only place between a connection and its first byte
         return await handler(request)
 
 
-def _least_size(headers: Mapping[str, str], content: bytes) -> int:
+def _min_size(headers: Mapping[str, str], content: bytes) -> int:
     """Return the size of a request without its first line, because a proxy receives another first line."""
     return sum(len(f"{name}: {value}\r\n") for name, value in headers.items()) + len(content)
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from multidict import CIMultiDict
 
-from transfer_async._converters.converter import find_order_id, names_order_of, read_answer
+from transfer_async._converters.converter import contains_order, find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable, is_json
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
@@ -198,7 +198,7 @@ def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
 def _contradiction(
     classification: Classification, result: ExchangeResult, sent: NewOrder
 ) -> UnreadableOrder | None:
-    """Return the error for a refusal that contains the id of an order that may be the one sent, or None.
+    """Return the error for a refusal that contains an order, which may be the one sent, or None.
 
     The service or a proxy may have replaced the status after the order was processed, for example because a
     limit was reached in the meantime. The order may be cut off, unreadable, or inside another object or a
@@ -207,14 +207,14 @@ def _contradiction(
     Before an order is sent again, the id of any order is enough, because a doubt is better than a second
     payment. A final refusal may name the order of another poster.
     """
-    if classification not in classify.SERVICE_REFUSALS or not names_order_of(result.body):
+    if classification not in classify.SERVICE_REFUSALS or not contains_order(result.body):
         return None
     parties = sent.poster_username, sent.poster_recipient_username
     is_whole = result.intact and is_json(result.body)  # A truncated order may lack the usernames.
     if (
         classification is Classification.REFUSED
         and is_whole
-        and not (names_order_of(result.body, *parties) or isinstance(_read(result, sent), Order))
+        and not (contains_order(result.body, *parties) or isinstance(_read(result, sent), Order))
     ):
         return None
     why = f"the status {result.status} means a refusal, but the response contains an order"

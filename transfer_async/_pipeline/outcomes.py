@@ -402,9 +402,10 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 def annotate_journal_failure(
     context: ClientCore, work: OrderProgress, claimed: ClaimedKey, error: JournalFailed
 ) -> None:
-    """Add the call's outcome to ``error``, after which the call neither continues nor undoes its hooks.
+    """Set the call's data on ``error``, and log the hooks that no recovery will undo.
 
-    If the journal lost the record of the claim, no recovery will undo them either, so they are logged.
+    The call neither continues nor undoes its hooks. If the journal lost the record of the claim, a recovery
+    does not undo them either.
     Another worker may have taken over the claim and sent the order before the record was lost.
     """
     if isinstance(error, KeyForgotten) and (undos := pending_undos(context, work, claimed)):

@@ -114,7 +114,7 @@ class DurableJournal(abc.ABC):
         self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
         self._stored_scopes: set[str] = set()
-        """The scopes that have committed keys."""
+        """The scopes that had committed keys when they were last read. `PostgresJournal` uses them."""
 
         self._closed = False
         self._commit_seconds = 0.0
@@ -428,8 +428,7 @@ class DurableJournal(abc.ABC):
             quiet = 0 if len(self._waiting) > before else quiet + 1
 
     async def _commit_all(self, wanted: list[PendingMove]) -> None:
-        scopes = dict.fromkeys(pending.place[0] for pending in wanted)  # in the order of their first use
-        new_scopes = [scope for scope in scopes if scope not in self._scopes_seen]
+        new_scopes = {pending.place[0] for pending in wanted} - self._scopes_seen
         try:
             await self._open()
             if new_scopes:
@@ -455,7 +454,7 @@ class DurableJournal(abc.ABC):
             if not pending.result.done():
                 pending.result.set_result(result)
 
-    async def _warn_of_new_scopes(self, scopes: Iterable[str]) -> None:
+    async def _warn_of_new_scopes(self, scopes: set[str]) -> None:
         """Log a warning, once, for each scope without keys, because the service's address may have changed.
 
         If a scope looks like one that has keys, `_commit` refuses it; see `refuse_similar_scopes`.
@@ -463,7 +462,7 @@ class DurableJournal(abc.ABC):
         known = await self.scopes()
         self._stored_scopes.update(known)
         # A concurrent commit may have checked a scope meanwhile.
-        for scope in set(scopes) - self._scopes_seen - self._stored_scopes:
+        for scope in scopes - self._scopes_seen - self._stored_scopes:
             if known and similar_scope(scope, known) is None:
                 log.warning(
                     "the journal has keys in the scope %r, but none in %r: if only the service's address has "

@@ -290,7 +290,7 @@ class PostgresJournal(DurableJournal):
 
     async def _commit_once(self, transaction: Transaction) -> None:
         async with self._transaction() as session:
-            await self._refuse_similar_scopes(session, {scope for scope, _ in transaction.places})
+            await self._check_new_scopes(session, {scope for scope, _ in transaction.places})
             await self._lock_rules(session, transaction.rules)
             now = await self._load(session, transaction)
             committed = (
@@ -313,9 +313,9 @@ class PostgresJournal(DurableJournal):
             raise Conflict  # The unknown commit arrived after the rows were read.
         return committed
 
-    async def _refuse_similar_scopes(self, session: Session, scopes: set[str]) -> None:
+    async def _check_new_scopes(self, session: Session, scopes: set[str]) -> None:
         if new := scopes - self._stored_scopes:
-            await session.execute(self._sql.one_new_scope_at_a_time)
+            await session.execute(self._sql.lock_new_scopes)
             known = [scope for (scope,) in await session.fetch(self._sql.scopes, FOUR_EYES)]
             self._stored_scopes.update(known)
             refuse_similar_scopes(new, known)

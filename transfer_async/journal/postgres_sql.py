@@ -90,7 +90,7 @@ class Statements:
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
         # A scope or rule that is not stored yet has no row to lock. These locks are always acquired in this
         # order, and before row locks.
-        self.one_new_scope_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema} scopes'), 0)"
+        self.lock_new_scopes: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema} scopes'), 0)"
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
         self.share_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
         self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"

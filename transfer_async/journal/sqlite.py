@@ -288,7 +288,7 @@ class _File(OpenFile):
         super().__init__(path, timeout=timeout, make=make)
         self._scopes: dict[str, int] = {}
         self._stored_scopes: set[str] = set()
-        """The scopes that have committed keys."""
+        """The scopes that had committed keys when they were last read."""
 
     def _prepare(self, path: Path) -> None:
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
@@ -308,7 +308,7 @@ class _File(OpenFile):
     def commit(self, transaction: Transaction, now: Callable[[], float]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._refuse_similar_scopes({scope for scope, _ in transaction.places})
+            self._check_new_scopes({scope for scope, _ in transaction.places})
             ids = self._load(transaction)
             transaction.decide(now())
             if transaction.writes:
@@ -320,7 +320,7 @@ class _File(OpenFile):
             self._roll_back()
             raise
 
-    def _refuse_similar_scopes(self, scopes: set[str]) -> None:
+    def _check_new_scopes(self, scopes: set[str]) -> None:
         if new := scopes - self._stored_scopes:
             known = [name for (name,) in self.query(_Queries.scopes, FOUR_EYES)]
             self._stored_scopes.update(known)
@@ -375,12 +375,11 @@ class _File(OpenFile):
                 changed.append((*values, write.intent_changed, row.intent, number))
             if write.reply_changed:
                 replies.append((number, row.reply))
-        self._db.executemany(_ADD, new)
-        if self._db.executemany(_CHANGE, changed).rowcount < len(changed):
-            raise sqlite3.IntegrityError("a trigger in the file ignored a change")
-        self._db.executemany(_STORE_REPLY, replies)
         steps = [(ids[place], *values) for place, _, values in transaction.steps]
-        self._db.executemany(_ADD_STEP, steps)
+        rows: Sequence[Any]
+        for sql, rows in ((_ADD, new), (_CHANGE, changed), (_STORE_REPLY, replies), (_ADD_STEP, steps)):
+            if self._db.executemany(sql, rows).rowcount < len(rows):
+                raise JournalFailed("a trigger in the journal's file ignored a change: remove the trigger")
 
     def prune(self, scope: str, before: float) -> int:
         self._db.execute("BEGIN IMMEDIATE")

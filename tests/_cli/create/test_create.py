@@ -78,7 +78,7 @@ async def test_a_file_is_not_run_again_with_another_journal_or_scope(bench):
         dry = await bench.run(file, *options, "--dry-run", code=2)
 
         assert "--journal: contains no order of the key 'payment-000000" in result.stderr
-        assert "orders.csv.outcomes.jsonl says that this order exists or may exist" in result.stderr
+        assert "orders.csv.outcomes.jsonl says that an order exists or may exist" in result.stderr
         assert "the key was pruned or the journal is an old copy" in result.stderr
         assert "nothing was sent" in result.stderr
         assert dry.stderr == result.stderr
@@ -98,6 +98,17 @@ async def test_a_file_whose_key_belongs_to_another_order_is_not_run_with_another
 
     assert "KeyConflict" in again.stdout
     assert "contains no order of the key 'payment-0000001'" in result.stderr
+    assert bench.sent == 1
+
+
+async def test_a_file_with_a_refused_line_whose_order_may_exist_is_not_run_with_another_journal(bench):
+    """After the refusal, another call used the key."""
+    await bench.run_one()
+    text = await asyncio.to_thread(bench.outcomes.read_text)
+    assert '"order_may_exist":true' in text
+    await asyncio.to_thread(bench.outcomes.write_text, text.replace('"created"', '"refused"'))
+    await bench.run_one("--journal", bench.directory / "other.db", code=2)
+
     assert bench.sent == 1
 
 
