@@ -404,9 +404,9 @@ def annotate_journal_failure(
 ) -> None:
     """Set the call's data on ``error``, and log the hooks that no recovery will undo.
 
-    The call neither continues nor undoes its hooks. If the journal lost the record of the claim, a recovery
-    does not undo them either.
-    Another worker may have taken over the claim and sent the order before the record was lost.
+    The call neither continues nor undoes its hooks, and if the journal lost the record of the claim, a
+    recovery does not undo them either. Another worker may have taken over the claim and sent the order before
+    the record was lost.
     """
     if isinstance(error, KeyForgotten) and (undos := pending_undos(context, work, claimed)):
         log.error(
