@@ -513,9 +513,8 @@ def refuse_similar_scopes(new: set[str], known: Sequence[str]) -> None:
     Raises:
         JournalFailed: a new scope looks like a known one or like another new one.
     """
-    alike = {scope_as_seen(other): other for other in known}
-    for scope in new.difference(known):
-        if (other := alike.setdefault(scope_as_seen(scope), scope)) != scope:
+    for scope in new:
+        if (other := similar_scope(scope, [*known, *(new - {scope})])) is not None:
             raise JournalFailed(similar_scope_refusal(scope, other))
 
 
